@@ -1,0 +1,1 @@
+"""Experiments: the declared sweep, its expansion into points, their validity and identity."""

@@ -1,0 +1,184 @@
+"""A point: one fully resolved configuration, its derived sizes and its identity.
+
+The field names are a contract: experiment files, overrides, records and reports use exactly these.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from suite.experiment.models import MODELS
+from suite.pipeline.names import ScheduleName, default_chunks
+
+Dimension = Literal["tensor", "data", "pipeline"]
+KernelSet = Literal["auto", "reference", "torch", "triton", "apex"]
+
+# Strict scalars: `true` is not 1, "4" is not 4 and 2.0 is not a count. A whole number may stand for a float.
+Count = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True, ge=0)]
+Flag = Annotated[bool, Field(strict=True)]
+Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Limit = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A group of fields: unknown keys are refused, and a resolved section is immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(Section):
+    """The shape of the GPT. Sizes are counts; `name` is a label and not part of a point's identity."""
+
+    name: str | None = None
+    layers: Count
+    hidden_size: Count
+    heads: Count
+    ffn_hidden_size: Count = 0  # left out: 4 * hidden_size
+    vocab_size: Count = 51200
+    seq_length: Count = 2048
+    dropout: Fraction = 0.1
+    tied_embeddings: Flag = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_zoo(cls, given: Any) -> Any:
+        """A bare name, or a name beside other fields, takes the zoo's shape; fields given win over it."""
+        if isinstance(given, str):
+            if given not in MODELS:
+                raise PydanticCustomError("unknown_model", "unknown model '{name}'", {"name": given})
+            given = {"name": given}
+        if isinstance(given, dict) and isinstance(given.get("name"), str) and given["name"] in MODELS:
+            given = {**MODELS[given["name"]], **given}
+        return given
+
+    @model_validator(mode="after")
+    def _default_ffn(self) -> Self:
+        if not self.ffn_hidden_size:
+            object.__setattr__(self, "ffn_hidden_size", 4 * self.hidden_size)
+        return self
+
+
+class Parallel(Section):
+    """The layout. `order` names the dimensions from the innermost (neighbouring ranks) outwards."""
+
+    tensor: Count = 1
+    pipeline: Count = 1
+    data: Count = 1
+    sequence: Flag = False
+    scatter_gather: Flag = False
+    sharding: Literal["none", "zero1", "zero3"] = "none"
+    order: tuple[Dimension, Dimension, Dimension] = ("tensor", "data", "pipeline")
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the point: tensor * pipeline * data."""
+        return self.tensor * self.pipeline * self.data
+
+
+class Schedule(Section):
+    """The pipeline schedule; `chunks` is the number of model chunks per rank (the paper's v)."""
+
+    name: ScheduleName = "1f1b"
+    chunks: Count = 1
+    group: Count | None = None
+    cap: Count | None = None
+    base: str | None = None
+    split: tuple[Count, ...] | None = None
+    file: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"name": given}
+        if isinstance(given, dict) and "chunks" not in given:
+            given = {**given, "chunks": default_chunks(given.get("name", "1f1b"))}
+        return given
+
+
+class Training(Section):
+    """One optimizer step: sizes in sequences, `seed` fixes weights, data order and dropout."""
+
+    global_batch: Count
+    microbatch: Count = 1
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
+    recompute: Literal["none", "selective", "full"] = "none"
+    seed: Seed = 1234
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Rate = 1e-4
+    gradient_clip: Limit = 1.0  # 0: no clipping
+    loss_scale: Literal["dynamic"] | Rate = "dynamic"
+
+
+class Data(Section):
+    """Where tokens come from. `path` is a file, or for text the name of a module of Python itself."""
+
+    source: Literal["synthetic", "text", "megatron"] = "synthetic"
+    path: str | None = None
+
+
+class Measure(Section):
+    """How a point is timed: iterations left out, iterations kept, repeated launches, trace kept or not."""
+
+    warmup: Count = 2
+    iterations: Count = 10
+    launches: Count = 1
+    trace: Flag = False
+
+
+class Point(Section):
+    """One fully resolved configuration: what a record carries and what ranks are started with."""
+
+    model: Model
+    parallel: Parallel = Parallel()
+    schedule: Schedule = Schedule()
+    training: Training
+    data: Data = Data()
+    kernels: KernelSet | dict[str, KernelSet] = "auto"
+    measure: Measure = Measure()
+    cluster: str = "local"
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches m per pipeline and iteration; meaningful for a valid point only."""
+        return self.training.global_batch // (self.parallel.data * self.training.microbatch)
+
+    @property
+    def virtual_stages(self) -> int:
+        """Pipeline stages over all ranks, counting every model chunk."""
+        return self.parallel.pipeline * self.schedule.chunks
+
+    @property
+    def layout(self) -> str:
+        """The layout as people write it: (tensor, pipeline, data)."""
+        return f"({self.parallel.tensor},{self.parallel.pipeline},{self.parallel.data})"
+
+    @property
+    def schedule_label(self) -> str:
+        """The schedule's name, with its chunks where there are several."""
+        chunks = self.schedule.chunks
+        return self.schedule.name if chunks == 1 else f"{self.schedule.name} v={chunks}"
+
+    @property
+    def id(self) -> str:
+        """Eight hex digits of the configuration's SHA-256.
+
+        Left out: fields at their default (a new field changes no old id), paths and labels (the same
+        configuration has the same id on any machine), and the number of launches (measuring more often
+        does not make another point).
+        """
+        resolved = self.model_dump(mode="json", exclude_defaults=True)
+        resolved.get("model", {}).pop("name", None)
+        resolved.get("data", {}).pop("path", None)
+        resolved.get("schedule", {}).pop("file", None)
+        resolved.get("measure", {}).pop("launches", None)
+        if self.model.ffn_hidden_size == 4 * self.model.hidden_size:
+            resolved["model"].pop("ffn_hidden_size", None)
+        resolved = {section: fields for section, fields in resolved.items() if fields != {}}
+        canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""Measuring: FLOPs by formula, peaks with their source, timers, memory and provenance."""

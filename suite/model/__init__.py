@@ -1,0 +1,1 @@
+"""The GPT, cut into virtual stages."""

@@ -1,0 +1,218 @@
+"""The GPT (paper section 2, GPT-2's architecture), sequence first: activations are [s, b, h].
+
+s sequence length, b sequences in a microbatch, h hidden size, t tensor-parallel size.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from suite.experiment.point import Model, Point
+from suite.kernels import Kernels
+from suite.measure.flops import padded_vocab
+from suite.model.dropout import Dropout
+from suite.model.split import layer_split
+from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
+from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, column_linear
+from suite.parallel.topology import Group
+from suite.parallel.vocab_parallel import vocab_cross_entropy, vocab_embedding
+
+INITIAL_STD = 0.02
+NORM_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """The input of one microbatch: tokens and targets [s, b], and what its dropout masks depend on."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    dropout: Dropout
+
+
+@dataclass(frozen=True)
+class Build:
+    """What every module of this rank is built with."""
+
+    model: Model
+    tensor: Group
+    seed: int
+    dtype: torch.dtype
+    kernels: Kernels
+
+    def parameter(self, spec: ParameterSpec, shared: bool = False) -> ModelParameter:
+        """This rank's shard of the parameter."""
+        return create_parameter(spec, self.tensor, self.seed, self.dtype, shared)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm over the hidden dimension."""
+
+    def __init__(self, name: str, build: Build) -> None:
+        super().__init__()
+        shape = (build.model.hidden_size,)
+        self.weight = build.parameter(ParameterSpec(f"{name}.weight", shape, fill=1.0, decay=False))
+        self.bias = build.parameter(ParameterSpec(f"{name}.bias", shape, decay=False))
+        self.kernel = build.kernels.layer_norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h]."""
+        return self.kernel(x, self.weight, self.bias, NORM_EPS)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; the heads are split over tensor ranks.
+
+    The rows of the query, key and value weight are ordered by head, then q, k, v, so that a tensor rank's
+    contiguous share holds whole heads.
+    """
+
+    def __init__(self, layer: int, build: Build) -> None:
+        super().__init__()
+        h, name = build.model.hidden_size, f"layers.{layer}.attention"
+        self.layer = layer
+        self.kernel = build.kernels.attention
+        self.head_size = h // build.model.heads
+        local = build.model.heads // build.tensor.size
+        self.heads = range(build.tensor.index * local, (build.tensor.index + 1) * local)
+        rest = (build.tensor, build.seed, build.dtype)
+        self.qkv = ColumnParallelLinear(f"{name}.qkv", h, 3 * h, INITIAL_STD, *rest)
+        self.output = RowParallelLinear(f"{name}.output", h, h, _output_std(build.model), *rest)
+
+    def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h], without the output projection's bias."""
+        s, b, _ = x.shape
+        qkv = (self.qkv(x) + self.qkv.bias).view(s, b, len(self.heads), 3, self.head_size)
+        q, k, v = qkv.permute(3, 1, 2, 0, 4)
+        drop = (lambda p: dropout.attention(p, self.layer, self.heads)) if dropout.rate else None
+        context = self.kernel(q, k, v, drop)
+        return self.output(context.permute(2, 0, 1, 3).reshape(s, b, -1))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a GELU between them, the inner features split over tensor ranks."""
+
+    def __init__(self, layer: int, build: Build) -> None:
+        super().__init__()
+        h, f, name = build.model.hidden_size, build.model.ffn_hidden_size, f"layers.{layer}.mlp"
+        rest = (build.tensor, build.seed, build.dtype)
+        self.kernel = build.kernels.bias_gelu
+        self.expand = ColumnParallelLinear(f"{name}.expand", h, f, INITIAL_STD, *rest)
+        self.contract = RowParallelLinear(f"{name}.contract", f, h, _output_std(build.model), *rest)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h], without the output projection's bias."""
+        return self.contract(self.kernel(self.expand(x), self.expand.bias))
+
+
+class Layer(nn.Module):
+    """One transformer layer: attention and feed-forward, each behind a layer norm and a residual."""
+
+    def __init__(self, layer: int, build: Build) -> None:
+        super().__init__()
+        self.layer = layer
+        self.norm1 = LayerNorm(f"layers.{layer}.norm1", build)
+        self.attention = Attention(layer, build)
+        self.norm2 = LayerNorm(f"layers.{layer}.norm2", build)
+        self.mlp = FeedForward(layer, build)
+
+    def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h]."""
+        y = self.attention(self.norm1(x), dropout) + self.attention.output.bias
+        x = x + dropout.hidden(y, self.layer, "attention_output")
+        y = self.mlp(self.norm2(x)) + self.mlp.contract.bias
+        return x + dropout.hidden(y, self.layer, "mlp_output")
+
+
+class Embedding(nn.Module):
+    """Token and position embeddings; the vocabulary is split over tensor ranks."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__()
+        self.group = build.tensor
+        self.word = build.parameter(_word_spec(build))
+        positions = (build.model.seq_length, build.model.hidden_size)
+        self.position = build.parameter(ParameterSpec("embedding.position.weight", positions, std=INITIAL_STD))
+
+    def forward(self, microbatch: Microbatch) -> torch.Tensor:
+        """Tokens [s, b] -> [s, b, h]."""
+        words = vocab_embedding(microbatch.tokens, self.word, self.group)
+        return microbatch.dropout.hidden(words + self.position.unsqueeze(1), 0, "embedding")
+
+
+class Head(nn.Module):
+    """Final norm, logits and loss. A tied weight is the embedding's own parameter, or a copy on another rank."""
+
+    def __init__(self, build: Build, tied_to: ModelParameter | None) -> None:
+        super().__init__()
+        self.group = build.tensor
+        self.vocab_size = build.model.vocab_size
+        self.norm = LayerNorm("final_norm", build)
+        if not build.model.tied_embeddings:
+            self.weight = build.parameter(_word_spec(build, "head.weight"))
+        elif tied_to is not None:
+            self.weight = tied_to
+        else:
+            self.weight = build.parameter(_word_spec(build), shared=True)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """[s, b, h] -> this rank's columns of the logits [s, b, Vpadded/t]."""
+        return column_linear(self.norm(x), self.weight, self.group)
+
+    def forward(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
+        """Cross entropy summed over the microbatch's tokens."""
+        return vocab_cross_entropy(self.logits(x), microbatch.targets, self.vocab_size, self.group)
+
+
+class Stage(nn.Module):
+    """One virtual stage: its layers, with the embedding on the first and the head on the last."""
+
+    def __init__(self, build: Build, layers: range, first: bool, last: bool, tied_to: ModelParameter | None) -> None:
+        super().__init__()
+        self.embedding = Embedding(build) if first else None
+        self.layers = nn.ModuleList(Layer(layer, build) for layer in layers)
+        own = self.embedding.word if self.embedding is not None else tied_to
+        self.head = Head(build, own) if last else None
+
+    def hidden(self, x: torch.Tensor | None, microbatch: Microbatch) -> torch.Tensor:
+        """The activations [s, b, h] after this stage's last layer."""
+        if self.embedding is not None:
+            x = self.embedding(microbatch)
+        if x is None:
+            raise ValueError("only the first stage has no input activations")
+        for layer in self.layers:
+            x = layer(x, microbatch.dropout)
+        return x
+
+    def forward(self, x: torch.Tensor | None, microbatch: Microbatch) -> torch.Tensor:
+        """Activations [s, b, h] for the next stage, or on the last stage the summed loss.
+
+        `x` [s, b, h] is the previous stage's output, None on the first stage.
+        """
+        x = self.hidden(x, microbatch)
+        return x if self.head is None else self.head(x, microbatch)
+
+
+def build_stages(point: Point, hosted: list[int], build: Build, device: torch.device) -> dict[int, Stage]:
+    """The virtual stages with these numbers, for one rank. A tied weight that both ends share here exists once."""
+    split = layer_split(point.model.layers, point.virtual_stages, point.schedule.split)
+    stages: dict[int, Stage] = {}
+    for number in sorted(hosted):
+        first = stages.get(0)
+        word = first.embedding.word if first is not None and first.embedding is not None else None
+        last = number == point.virtual_stages - 1
+        stages[number] = Stage(build, split[number], number == 0, last, word).to(device)
+    return stages
+
+
+def _word_spec(build: Build, name: str = "embedding.word.weight") -> ParameterSpec:
+    vocab = build.model.vocab_size
+    shape = (vocab, build.model.hidden_size)
+    return ParameterSpec(name, shape, shard=0, std=INITIAL_STD, padded=padded_vocab(vocab, build.tensor.size))
+
+
+def _output_std(model: Model) -> float:
+    """Output projections start smaller, so that the residual sum keeps its scale with depth (GPT-2)."""
+    return INITIAL_STD / math.sqrt(2 * model.layers)

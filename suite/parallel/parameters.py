@@ -1,0 +1,62 @@
+"""Parameters that know their place in the whole model, and start from it under every layout."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from suite.parallel.topology import Group
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """A parameter of the whole model.
+
+    `shape` is the shape before padding and sharding. `shard` is the dimension split over tensor ranks, None where
+    every tensor rank has the whole. `padded` is the size of dimension 0 after padding with zeros (vocabulary).
+    `std` is the standard deviation of the normal initial values; None takes the constant `fill`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    shard: int | None = None
+    std: float | None = None
+    fill: float = 0.0
+    padded: int | None = None
+    decay: bool = True  # whether AdamW's weight decay applies (not to biases and norms)
+
+
+class ModelParameter(nn.Parameter):
+    """A parameter with its specification."""
+
+    spec: ParameterSpec
+    shared: bool  # a second copy of a tied weight: trained here, counted on its owner
+
+
+def create_parameter(
+    spec: ParameterSpec, tensor: Group, seed: int, dtype: torch.dtype, shared: bool = False
+) -> ModelParameter:
+    """This tensor rank's shard of the parameter's initial values.
+
+    The values depend on the seed and the parameter's name only, so that every layout starts from the same
+    model: the whole parameter is drawn, in fp32 on the CPU, and sliced.
+    """
+    whole = initial_values(spec, seed)
+    if spec.padded and spec.padded > spec.shape[0]:
+        whole = torch.cat([whole, whole.new_zeros(spec.padded - spec.shape[0], *spec.shape[1:])])
+    if spec.shard is not None:
+        whole = whole.chunk(tensor.size, dim=spec.shard)[tensor.index]
+    parameter = ModelParameter(whole.to(dtype=dtype, copy=True).contiguous())
+    parameter.spec = spec
+    parameter.shared = shared
+    return parameter
+
+
+def initial_values(spec: ParameterSpec, seed: int) -> torch.Tensor:
+    """The whole parameter before training, unpadded, fp32."""
+    if spec.std is None:
+        return torch.full(spec.shape, spec.fill)
+    digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
+    return torch.randn(spec.shape, generator=generator) * spec.std

@@ -1,0 +1,67 @@
+"""The vocabulary split over tensor ranks: embedding, logits and cross entropy.
+
+The vocabulary is padded so that it divides; padded entries have no token, no probability and no gradient.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from suite.parallel.tensor_parallel import reduce_from_tensor_ranks
+from suite.parallel.topology import Group
+
+
+def vocab_embedding(tokens: torch.Tensor, weight: torch.Tensor, group: Group) -> torch.Tensor:
+    """Tokens [s, b] to embeddings [s, b, h], where this rank holds rows [index * V/t, (index + 1) * V/t)."""
+    if group.size == 1:
+        return torch.nn.functional.embedding(tokens, weight)
+    local = tokens - group.index * weight.shape[0]
+    elsewhere = (local < 0) | (local >= weight.shape[0])
+    rows = torch.nn.functional.embedding(local.masked_fill(elsewhere, 0), weight)
+    return reduce_from_tensor_ranks(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), group)
+
+
+class _VocabCrossEntropy(torch.autograd.Function):
+    """Summed negative log-likelihood over logits whose last dimension is split over tensor ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group
+    ) -> torch.Tensor:
+        width = logits.shape[-1]
+        local = targets - group.index * width
+        elsewhere = (local < 0) | (local >= width)
+        local = local.masked_fill(elsewhere, 0)
+        probability = logits.detach().to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+        real = max(0, min(width, vocab_size - group.index * width))
+        probability[..., real:] = -torch.inf
+        top = group.all_reduce(probability.amax(dim=-1), dist.ReduceOp.MAX)
+        probability -= top.unsqueeze(-1)
+        picked = probability.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
+        probability.exp_()
+        sums = torch.stack([probability.sum(dim=-1), picked])
+        total, chosen = group.all_reduce(sums)
+        probability /= total.unsqueeze(-1)
+        ctx.save_for_backward(probability, local, elsewhere)
+        ctx.dtype = logits.dtype
+        return (total.log() - chosen).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        probability, local, elsewhere = ctx.saved_tensors
+        hit = (~elsewhere).to(probability.dtype).unsqueeze(-1)
+        probability.scatter_add_(-1, local.unsqueeze(-1), -hit)
+        return (probability * grad).to(ctx.dtype), None, None, None
+
+
+def vocab_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group
+) -> torch.Tensor:
+    """Sum over tokens of the cross entropy, a scalar, equal on every tensor rank.
+
+    `logits` [s, b, Vpadded/t] are this rank's columns, `targets` [s, b] global token numbers below `vocab_size`.
+    """
+    return _VocabCrossEntropy.apply(logits, targets, vocab_size, group)

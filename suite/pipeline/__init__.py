@@ -1,0 +1,1 @@
+"""Pipeline schedules as programs: generate, prove, draw, lower, run."""

@@ -1,0 +1,145 @@
+"""The engine: carries out one rank's lowered program. It knows actions and messages, but no schedule."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from suite.measure.clock import Clock
+from suite.model.gpt import Microbatch
+from suite.pipeline.lowering import Lowered, Op
+from suite.pipeline.program import BACKWARD, FORWARD, Action, dependencies
+from suite.pipeline.transport import Transport
+
+
+@dataclass(frozen=True)
+class Executed:
+    """One action as it ran: its marks on the engine's clock."""
+
+    action: Action
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What a forward leaves for its backward: its input, and where its output hangs in the graph."""
+
+    input: torch.Tensor | None
+    output: GradientEdge
+
+
+class Engine:
+    """Runs the stages of one rank through a proved, lowered schedule.
+
+    The output of a stage is a message, a value for a stage on the same rank, or on the last stage the loss. Only
+    its place in the autograd graph is kept, so that a sent activation's memory is free once it has arrived.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        rank: int,
+        stages: Mapping[int, nn.Module],
+        transport: Transport,
+        clock: Clock,
+        final_backward: Callable[[int], None],
+    ) -> None:
+        """`final_backward` is called with a stage's number before the last backward that adds to its gradients."""
+        self.ops = lowered.ops[rank]
+        self.inputs = lowered.inputs
+        self.rank, self.stages, self.transport, self.clock = rank, stages, transport, clock
+        self.final_backward = final_backward
+        self.last_stage = lowered.schedule.virtual_stages - 1
+        self.actions = {action for program in lowered.schedule.programs for action in program}
+        self.instructions = {
+            "receive": self._receive,
+            "run": self._run,
+            "send": self._send,
+            "settle": self._settle,
+        }
+        self.kinds = {FORWARD: self._forward, BACKWARD: self._backward}
+        self.values: dict[Action, torch.Tensor] = {}  # outputs not yet consumed or sent, by their producer
+        self.live: dict[Action, _Live] = {}
+        self.microbatch: Callable[[int], Microbatch] = _no_microbatch
+        self.loss_scale = 1.0
+        self.loss: torch.Tensor | None = None
+        self.executed: list[Executed] = []
+
+    def run(self, microbatch: Callable[[int], Microbatch], loss_scale: float) -> torch.Tensor:
+        """One forward and backward pass over all microbatches; gradients are added to what is there.
+
+        Returns the sum over microbatches of the loss times `loss_scale`; 0 where the last stage is elsewhere.
+        `executed` then holds the actions as they ran.
+        """
+        self.microbatch, self.loss_scale = microbatch, loss_scale
+        self.loss = None
+        self.executed = []
+        for op in self.ops:
+            self.instructions[op.kind](op)
+        return torch.zeros(()) if self.loss is None else self.loss
+
+    def busy_seconds(self, marks: list[float]) -> dict[str, float]:
+        """Time of the iteration's actions by kind, from the clock's marks."""
+        busy: dict[str, float] = defaultdict(float)
+        for executed in self.executed:
+            busy[executed.action.kind] += marks[executed.end] - marks[executed.start]
+        return dict(busy)
+
+    def _receive(self, op: Op) -> None:
+        assert op.message
+        self.transport.receive(op.message)
+
+    def _send(self, op: Op) -> None:
+        assert op.message
+        self.transport.send(op.message, self.values.pop(op.message.producer))
+
+    def _settle(self, op: Op) -> None:
+        assert op.message
+        self.transport.settle(op.message)
+
+    def _run(self, op: Op) -> None:
+        action = op.action
+        assert action
+        value = self._input(action)
+        if op.final:
+            self.final_backward(action.stage)
+        start = self.clock.mark()
+        self.kinds[action.kind](action, value)
+        self.executed.append(Executed(action, start, self.clock.mark()))
+
+    def _input(self, action: Action) -> torch.Tensor | None:
+        """The activation or gradient that the action consumes: a message, or a value of this rank."""
+        message = self.inputs.get(action)
+        if message is not None:
+            return self.transport.take(message)
+        for producer in dependencies(action, self.actions, self.last_stage):
+            if producer.stage != action.stage:
+                return self.values.pop(producer)
+        return None
+
+    def _forward(self, action: Action, value: torch.Tensor | None) -> None:
+        if value is not None:
+            value = value.detach().requires_grad_()
+        output = self.stages[action.stage](value, self.microbatch(action.microbatch))
+        if action.stage == self.last_stage:
+            output = output * self.loss_scale
+            loss = output.detach()
+            self.loss = loss if self.loss is None else self.loss + loss
+        else:
+            self.values[action] = output.detach()
+        self.live[action] = _Live(value, get_gradient_edge(output))
+
+    def _backward(self, action: Action, gradient: torch.Tensor | None) -> None:
+        live = self.live.pop(action._replace(kind=FORWARD))
+        torch.autograd.backward(live.output, gradient)
+        if live.input is not None:
+            assert live.input.grad is not None
+            self.values[action] = live.input.grad
+
+
+def _no_microbatch(index: int) -> Microbatch:
+    raise RuntimeError(f"no iteration is running that could have a microbatch {index}")

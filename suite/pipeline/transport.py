@@ -1,0 +1,54 @@
+"""Messages between pipeline ranks: preposted receives, sends that overlap compute, bytes counted."""
+
+import torch
+import torch.distributed as dist
+
+from suite.parallel.topology import Group
+from suite.pipeline.lowering import Message
+
+
+class Transport:
+    """Point-to-point messages over one pipeline group; every message is one tensor of the same shape and type.
+
+    Each pair of ranks is an in-order stream (the lowering gives both ends the same order), so no tags are
+    needed. A started send or receive is kept until it has been waited for exactly once.
+    """
+
+    def __init__(self, group: Group, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.group, self.shape, self.dtype, self.device = group, shape, dtype, device
+        self.receiving: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
+        self.sending: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
+        self.bytes_sent = 0
+
+    def _started(self, work: dist.Work | None) -> dist.Work:
+        if work is None:
+            raise RuntimeError("this rank is not part of the pipeline group it sends in")
+        return work
+
+    def receive(self, message: Message) -> None:
+        """Post the receive."""
+        tensor = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        source = self.group.ranks[message.source]
+        self.receiving[message] = (self._started(dist.irecv(tensor, source, group=self.group.handle)), tensor)
+
+    def take(self, message: Message) -> torch.Tensor:
+        """Wait for a posted receive and hand its tensor over."""
+        work, tensor = self.receiving.pop(message)
+        work.wait()
+        return tensor
+
+    def send(self, message: Message, tensor: torch.Tensor) -> None:
+        """Start sending; the tensor must not change until the message is settled."""
+        if tensor.shape != self.shape or tensor.dtype != self.dtype:
+            raise RuntimeError(
+                f"the {message} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but both ends agreed on "
+                f"{self.shape} and {self.dtype}"
+            )
+        tensor = tensor.contiguous()
+        destination = self.group.ranks[message.destination]
+        self.sending[message] = (self._started(dist.isend(tensor, destination, group=self.group.handle)), tensor)
+        self.bytes_sent += tensor.nbytes
+
+    def settle(self, message: Message) -> None:
+        """Wait for a send and let go of its tensor."""
+        self.sending.pop(message)[0].wait()

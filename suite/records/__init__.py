@@ -1,0 +1,1 @@
+"""Records: the raw samples of each launch, as files."""

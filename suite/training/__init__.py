@@ -1,0 +1,1 @@
+"""Training: data, optimizer and the step."""

@@ -1,0 +1,136 @@
+"""One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from suite.experiment.point import Point
+from suite.kernels import select
+from suite.measure.clock import clock_for
+from suite.model.gpt import Build, build_stages
+from suite.parallel.data_parallel import GradientReducer
+from suite.parallel.flat_buffer import FlatBuffer, flatten
+from suite.parallel.parameters import ModelParameter
+from suite.parallel.topology import Topology
+from suite.pipeline.engine import Engine
+from suite.pipeline.lowering import Lowered
+from suite.pipeline.transport import Transport
+from suite.training.data import Batches
+from suite.training.optimizer import build_optimizer, clip, counted_norm_squared
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+@dataclass(frozen=True)
+class ActionTime:
+    """One action as it ran, in seconds of the host's monotonic clock."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class IterationSamples:
+    """What one rank saw of one iteration. `loss` and `grad_norm` are global; times are this rank's seconds."""
+
+    loss: float
+    grad_norm: float
+    seconds: float
+    busy_by_action: dict[str, float]
+    reduction_wait: float
+    optimizer: float
+    actions: list[ActionTime]
+
+
+class TrainingStep:
+    """The model's share of this rank with everything that an iteration needs."""
+
+    def __init__(self, point: Point, lowered: Lowered, topology: Topology, device: torch.device) -> None:
+        self.point, self.topology, self.device = point, topology, device
+        dtype = DTYPES[point.training.precision]
+        rank = topology.pipeline.index
+        hosted = [stage for stage, host in enumerate(lowered.schedule.placement[0]) if host == rank]
+        self.kernels = select(point.kernels)
+        build = Build(point.model, topology.tensor, point.training.seed, dtype, self.kernels)
+        self.stages = build_stages(point, hosted, build, device)
+        self.buffers = _flatten_stages(self.stages)
+        self.flats = [flat for flats in self.buffers.values() for flat in flats]
+        self.tied = self._tied_embedding()
+        self.optimizer = build_optimizer(point.training, self.flats, self.kernels.adamw)
+        self.reducer = GradientReducer(self.buffers, topology.data)
+        self.clock = clock_for(device)
+        shape = (point.model.seq_length, point.training.microbatch, point.model.hidden_size)
+        transport = Transport(topology.pipeline, shape, dtype, device)
+        self.transport = transport
+        self.engine = Engine(lowered, rank, self.stages, transport, self.clock, self.reducer.final_backward)
+        self.batches = Batches(point, topology.data.index, device)
+
+    def _tied_embedding(self) -> ModelParameter | None:
+        """This rank's copy of an embedding weight that another rank has too."""
+        if self.topology.embedding.size == 1 or not self.point.model.tied_embeddings:
+            return None
+        return next((p for p in self.parameters() if p.spec.name == "embedding.word.weight"), None)
+
+    def parameters(self) -> Iterator[ModelParameter]:
+        """Every parameter on this rank, once."""
+        for flat in self.flats:
+            yield from flat.parameters
+
+    def live_tensors(self) -> Iterator[torch.Tensor]:
+        """What lives between iterations: values, gradients and optimizer state."""
+        for flat in self.flats:
+            yield from (flat.values, flat.gradients)
+        yield from self.optimizer.state
+
+    def gradients(self, iteration: int) -> tuple[float, float]:
+        """The global batch's gradients, complete on every rank; returns the mean loss and the global norm."""
+        training, model = self.point.training, self.point.model
+        for flat in self.flats:
+            flat.gradients.zero_()
+        microbatches = [self.batches.microbatch(iteration, i) for i in range(self.point.microbatches)]
+        loss = self.engine.run(microbatches.__getitem__, 1.0 / (training.global_batch * model.seq_length))
+        self.reduction_wait = self.reducer.finish()
+        if self.tied is not None and self.tied.grad is not None:
+            self.topology.embedding.all_reduce(self.tied.grad)
+        if self.topology.tensor.index != 0:
+            loss = torch.zeros_like(loss)  # every tensor rank has the same loss; it counts once
+        norm_squared = counted_norm_squared(self.flats, self.topology)
+        totals = torch.stack([loss.to(norm_squared), norm_squared])
+        mean_loss, total = self.topology.world.all_reduce(totals).tolist()
+        return mean_loss, total**0.5
+
+    def run(self, iteration: int) -> IterationSamples:
+        """One iteration with its update."""
+        begin = perf_counter()
+        loss, norm = self.gradients(iteration)
+        update = perf_counter()
+        clip(self.flats, norm, self.point.training.gradient_clip)
+        self.optimizer.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        end = perf_counter()
+        marks = self.clock.seconds()
+        actions = [
+            ActionTime(ran.action.kind, ran.action.stage, ran.action.microbatch, marks[ran.start], marks[ran.end])
+            for ran in self.engine.executed
+        ]
+        busy = self.engine.busy_seconds(marks)
+        return IterationSamples(
+            loss, norm, end - begin, busy, self.reduction_wait, end - update, actions
+        )
+
+
+def _flatten_stages(stages: dict[int, torch.nn.Module]) -> dict[int, list[FlatBuffer]]:
+    """Each stage's parameters in flat buffers; one that two stages of this rank share is in the first's."""
+    seen: set[torch.Tensor] = set()
+    buffers = {}
+    for number, stage in stages.items():
+        own = [p for p in stage.parameters() if isinstance(p, ModelParameter) and p not in seen]
+        seen.update(own)
+        buffers[number] = flatten(own)
+    return buffers

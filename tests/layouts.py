@@ -1,0 +1,98 @@
+"""Builds points and their training step in a test, on one process or on ranks."""
+
+from typing import Any
+
+import torch
+from ranks import run_ranks
+
+from suite.experiment.point import Point
+from suite.parallel.topology import build_topology
+from suite.pipeline.generators import generate
+from suite.pipeline.proof import prove
+from suite.training.step import TrainingStep
+
+MODEL = {
+    "layers": 4,
+    "hidden_size": 16,
+    "heads": 4,
+    "vocab_size": 67,
+    "seq_length": 12,
+    "dropout": 0.1,
+}
+
+
+def point(
+    layout: tuple[int, int, int] = (1, 1, 1), schedule: Any = "1f1b", batch: int = 8, microbatch: int = 1, **sections: Any
+) -> Point:
+    """A small point in fp64 with SGD and no clipping; `sections` are merged over it."""
+    tensor, pipeline, data = layout
+    base: dict[str, Any] = {
+        "model": MODEL,
+        "parallel": {"tensor": tensor, "pipeline": pipeline, "data": data},
+        "schedule": schedule,
+        "training": {
+            "global_batch": batch,
+            "microbatch": microbatch,
+            "precision": "fp64",
+            "optimizer": "sgd",
+            "gradient_clip": 0,
+            "learning_rate": 0.1,
+        },
+    }
+    for name, fields in sections.items():
+        base[name] = {**base.get(name, {}), **fields}
+    return Point.model_validate(base)
+
+
+def training_step(at: Point) -> TrainingStep:
+    """This rank's training step, inside an initialised process group where there are several ranks."""
+    schedule = generate(at.schedule, at.parallel.pipeline, at.microbatches)
+    lowered = prove(schedule).lowered
+    placement = schedule.placement[0]
+    topology = build_topology(at.parallel, "cpu", placement[0], placement[-1])
+    return TrainingStep(at, lowered, topology, torch.device("cpu"))
+
+
+def gradients_here(at: Point) -> dict[str, Any]:
+    """Loss, norm, executed order, and this rank's gradients with where they belong."""
+    step = training_step(at)
+    loss, norm = step.gradients(0)
+    return {
+        "loss": loss,
+        "norm": norm,
+        "coords": step.topology.coords,
+        "executed": [ran.action for ran in step.engine.executed],
+        "gradients": [(p.spec, p.shared, p.grad.numpy().copy()) for p in step.parameters()],
+    }
+
+
+def gradients(at: Point) -> dict[str, Any]:
+    """The whole model's gradients by name, put together from every rank's shards, with loss and norm.
+
+    A parameter that several ranks hold whole must have the same gradient on all of them.
+    """
+    results = run_ranks(at.parallel.ranks, gradients_here, at)
+    shards: dict[str, dict[int, torch.Tensor]] = {}
+    specs = {}
+    for result in results:
+        index = result["coords"]["tensor"]
+        for spec, _shared, array in result["gradients"]:
+            gradient = torch.from_numpy(array)
+            specs[spec.name] = spec
+            known = shards.setdefault(spec.name, {}).setdefault(index, gradient)
+            torch.testing.assert_close(gradient, known, rtol=0, atol=1e-13)
+    whole = {}
+    for name, parts in shards.items():
+        spec = specs[name]
+        ordered = [parts[index] for index in sorted(parts)]
+        if spec.shard is None:
+            for part in ordered:
+                torch.testing.assert_close(part, ordered[0], rtol=0, atol=1e-13)
+            whole[name] = ordered[0]
+        else:
+            whole[name] = torch.cat(ordered, dim=spec.shard)[: spec.shape[0]]
+    losses = {result["loss"] for result in results}
+    norms = {result["norm"] for result in results}
+    assert len(losses) == 1
+    assert len(norms) == 1
+    return {"loss": losses.pop(), "norm": norms.pop(), "gradients": whole, "ranks": results}

@@ -1,0 +1,97 @@
+"""Parity: every layout and schedule has the single process's loss, gradient norm and gradients, in fp64."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from layouts import gradients, point
+
+INTERLEAVED_3 = {"name": "interleaved", "chunks": 3}
+GROUP_3 = {"name": "interleaved", "chunks": 2, "group": 3}
+
+LAYOUTS = [
+    # (tensor, pipeline, data), schedule, layers, global batch, microbatch
+    ((2, 1, 1), "1f1b", 4, 8, 1),
+    ((4, 1, 1), "1f1b", 4, 8, 2),
+    ((1, 2, 1), "gpipe", 4, 8, 1),
+    ((1, 2, 1), "1f1b", 5, 8, 1),
+    ((1, 2, 1), "interleaved", 5, 8, 1),
+    ((1, 2, 1), INTERLEAVED_3, 7, 8, 1),
+    ((1, 2, 1), GROUP_3, 4, 5, 1),
+    ((1, 1, 1), "interleaved", 4, 8, 2),
+    ((1, 3, 1), "1f1b", 4, 7, 1),
+    ((1, 4, 1), "gpipe", 6, 3, 1),
+    ((1, 4, 1), "1f1b", 6, 8, 1),
+    ((1, 4, 1), "1f1b", 4, 2, 1),
+    ((1, 4, 1), "interleaved", 9, 8, 1),
+    ((1, 4, 1), {"name": "interleaved", "chunks": 2, "group": 5}, 8, 10, 1),
+    ((1, 1, 2), "1f1b", 4, 8, 2),
+    ((1, 1, 4), "1f1b", 4, 8, 1),
+    ((1, 1, 2), "interleaved", 4, 8, 1),
+    ((2, 2, 1), "interleaved", 5, 8, 1),
+    ((2, 1, 2), "1f1b", 4, 8, 1),
+    ((1, 2, 2), "interleaved", 5, 8, 1),
+    ((1, 2, 2), "gpipe", 4, 8, 2),
+    ((1, 4, 2), "1f1b", 5, 8, 1),
+    ((2, 2, 2), "1f1b", 5, 8, 1),
+    ((2, 2, 2), INTERLEAVED_3, 7, 8, 1),
+    ((4, 2, 1), "gpipe", 4, 6, 1),
+    ((1, 8, 1), "1f1b", 9, 8, 1),
+]
+
+
+@functools.cache
+def single(layers: int, batch: int, microbatch: int, tied: bool) -> dict[str, Any]:
+    return gradients(
+        point(batch=batch, microbatch=microbatch, model={"layers": layers, "tied_embeddings": tied})
+    )
+
+
+def assert_parity(other: dict[str, Any], reference: dict[str, Any], tolerance: float = 1e-10) -> None:
+    assert other["loss"] == pytest.approx(reference["loss"], rel=tolerance)
+    assert other["norm"] == pytest.approx(reference["norm"], rel=tolerance)
+    assert other["gradients"].keys() == reference["gradients"].keys()
+    for name, gradient in other["gradients"].items():
+        worst = (gradient - reference["gradients"][name]).abs().max().item()
+        assert worst <= tolerance * reference["norm"], name
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("layout", "schedule", "layers", "batch", "microbatch"), LAYOUTS)
+def test_layout_has_the_single_process_gradients(layout, schedule, layers, batch, microbatch):
+    at = point(layout, schedule, batch, microbatch, model={"layers": layers})
+    assert_parity(gradients(at), single(layers, batch, microbatch, True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("order", [("data", "pipeline", "tensor"), ("pipeline", "tensor", "data")])
+def test_order_of_the_dimensions_changes_nothing(order):
+    at = point((2, 2, 2), "interleaved", parallel={"tensor": 2, "pipeline": 2, "data": 2, "order": order})
+    assert_parity(gradients(at), single(4, 8, 1, True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("layout", [(2, 2, 1), (1, 2, 2)])
+def test_untied_head_has_the_single_process_gradients(layout):
+    at = point(layout, "interleaved", model={"tied_embeddings": False})
+    assert_parity(gradients(at), single(4, 8, 1, False))
+
+
+@pytest.mark.processes
+def test_microbatch_size_changes_nothing():
+    assert_parity(gradients(point((1, 2, 1), batch=8, microbatch=4)), single(4, 8, 1, True))
+
+
+def test_parity_would_notice_a_wrong_gradient():
+    reference = single(4, 8, 1, True)
+    name = "layers.1.attention.qkv.bias"
+    wrong = {**reference, "gradients": {**reference["gradients"], name: reference["gradients"][name] + 1e-6}}
+    with pytest.raises(AssertionError):
+        assert_parity(wrong, reference)
+
+
+def test_every_parameter_of_the_model_has_a_gradient():
+    found = single(4, 8, 1, True)["gradients"]
+    assert len(found) == 2 + 4 * 12 + 2
+    assert all(torch.isfinite(gradient).all() for gradient in found.values())
