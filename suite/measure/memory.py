@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 class LiveTensorBytes(TorchDispatchMode):
@@ -21,28 +20,30 @@ class LiveTensorBytes(TorchDispatchMode):
         super().__init__()
         self.live = 0
         self.peak = 0
-        self.known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.known: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by the storage object's id
         for tensor in already_live:
             self._see(tensor)
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage in self.known:
+        key = id(storage)
+        if key in self.known:
             return
-        self.known.add(storage)
         size = storage.nbytes()
+
+        def gone(_: weakref.ref[torch.UntypedStorage]) -> None:
+            del self.known[key]
+            self.live -= size
+
+        self.known[key] = weakref.ref(storage, gone)
         self.live += size
         self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._gone, size)
-
-    def _gone(self, size: int) -> None:
-        self.live -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf)
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, torch.Tensor):
+                self._see(value)
         return result
 
 

@@ -46,11 +46,6 @@ class GradientReducer:
                 for parameter in bucket.parameters:
                     parameter.register_post_accumulate_grad_hook(self._accumulated)
 
-    @property
-    def bytes_per_iteration(self) -> int:
-        """Gradient bytes handed to the reduction in one iteration."""
-        return sum(bucket.gradients.nbytes for buckets in self.buckets.values() for bucket in buckets)
-
     def final_backward(self, stage: int) -> None:
         """The backward that starts now is the stage's last: reduce its buckets as they fill."""
         for bucket in self.buckets.get(stage, ()):

@@ -1,12 +1,19 @@
 """Who is who: every rank's coordinates and the process groups along each dimension."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from suite.experiment.point import Parallel
+
+
+@dataclass
+class Traffic:
+    """Bytes that this rank has handed to a group's collectives."""
+
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -17,16 +24,21 @@ class Group:
     index: int
     ranks: tuple[int, ...] = (0,)
     handle: dist.ProcessGroup | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """Reduce in place over the group and return the tensor."""
         if self.size > 1:
+            self.traffic.bytes += tensor.nbytes
             dist.all_reduce(tensor, op, group=self.handle)
         return tensor
 
     def all_reduce_async(self, tensor: torch.Tensor) -> dist.Work | None:
         """Start summing in place over the group; None where there is nothing to wait for."""
-        return dist.all_reduce(tensor, group=self.handle, async_op=True) if self.size > 1 else None
+        if self.size == 1:
+            return None
+        self.traffic.bytes += tensor.nbytes
+        return dist.all_reduce(tensor, group=self.handle, async_op=True)
 
 
 ALONE = Group(size=1, index=0)

@@ -1,0 +1,334 @@
+"""The front door: parses, calls, prints."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from suite import __version__
+from suite.experiment.catalogue import default_scale, list_clusters, list_experiments, load_cluster, load_experiment
+from suite.experiment.errors import BadInput, did_you_mean
+from suite.experiment.expansion import Expansion, expand
+from suite.experiment.models import MODELS
+from suite.experiment.point import Schedule
+from suite.experiment.spec import Experiment
+from suite.pipeline.names import SCHEDULE_NAMES
+
+DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
+RUNS = Path("results/runs")
+
+app = typer.Typer(
+    help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Backend(StrEnum):
+    """Where points run."""
+
+    LOCAL = "local"
+
+
+class Format(StrEnum):
+    """What `suite schedule` prints."""
+
+    TEXT = "text"
+    SVG = "svg"
+    CSV = "csv"
+    TORCH_CSV = "torch-csv"
+    PERFETTO = "perfetto"
+
+
+ExperimentName = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A file, or the name of one under experiments/.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=[gpipe,1f1b].")
+]
+ScaleName = Annotated[str | None, typer.Option("--scale", help="The experiment's scale; laptop where it exists.")]
+ClusterName = Annotated[str | None, typer.Option("--cluster", help="A cluster profile, instead of the experiment's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Results = Annotated[list[Path] | None, typer.Option("--results", help="Results folders to read; several are merged.")]
+RunResults = Annotated[Path, typer.Option("--results", help="The folder that records go to.")]
+
+
+def main() -> None:
+    """Run the command line; bad input is one clear message and exit code 2."""
+    try:
+        app()
+    except BadInput as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    raise typer.Exit(BAD_INPUT)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _expanded(
+    name: str, overrides: list[str] | None, scale: str | None, cluster: str | None
+) -> tuple[Experiment, str, Expansion]:
+    experiment = load_experiment(name)
+    chosen = scale or default_scale(experiment)
+    given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
+    return experiment, chosen, expand(experiment, chosen, given)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    experiment: ExperimentName,
+    overrides: Overrides = None,
+    on: Annotated[Backend, typer.Option("--on", help="Where the points run.")] = Backend.LOCAL,
+    scale: ScaleName = None,
+    cluster: ClusterName = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    as_json: AsJson = False,
+    results: RunResults = RUNS,
+) -> None:
+    """Run every point that is missing; each launch leaves one record."""
+    from suite.console import first_line, out, styled
+    from suite.console import label as job_label
+    from suite.launch.sweep import todo
+    from suite.records.store import Store
+
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    records, problems = Store(results).read(found.name, chosen, "measured")
+    work = todo(expansion.points, records, fresh)
+    for problem in problems:
+        print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
+    for planned in work.invalid:
+        print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
+    if not expansion.valid:
+        _refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
+    if not as_json:
+        out.print(
+            f"{found.name} ({chosen}): {work.launches} launches to run, {len(work.present)} points present, "
+            f"{len(work.invalid)} invalid" + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
+        )
+    if dry_run:
+        if as_json:
+            _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
+        raise typer.Exit(DONE)
+    statuses = _sweep(found.name, chosen, work, results, as_json)
+    failed = [(job, record) for job, record in statuses if record.status != "ok"]
+    if as_json:
+        rows = [{"point_id": r.point_id, "status": r.status, "reason": r.reason} for _, r in statuses]
+        _print_json({"launches": rows, "invalid": [p.point_id for p in work.invalid], "present": [p.id for p in work.present]})
+    elif failed:
+        for job, record in failed:
+            out.print(f"{styled(record.status)} {job_label(job)}: {first_line(record.reason)}")
+        out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
+    raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
+
+
+def _sweep(name: str, scale: str, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
+    """Run the work with its progress shown; on an interrupt say how to go on, and exit."""
+    from suite.console import SweepProgress, err
+    from suite.launch.sweep import LocalSweep
+
+    done: list[tuple[Any, Any]] = []
+    sweep = LocalSweep(name, scale, results, load_cluster)
+    try:
+        with SweepProgress(work.launches, quiet) as progress:
+            for job, record in sweep.run(work, progress):
+                done.append((job, record))
+    except KeyboardInterrupt:
+        err.print(
+            f"interrupted: {len(done)} of {work.launches} launches finished and are kept; the running one was ended. "
+            "The same command runs what is missing."
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    return done
+
+
+@app.command()
+def plan(
+    experiment: ExperimentName,
+    overrides: Overrides = None,
+    scale: ScaleName = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every point: its ranks and sizes, or why it cannot run."""
+    from suite.console import out, plan_table
+    from suite.launch.plan import row
+
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    rows = [row(planned) for planned in expansion.points]
+    if as_json:
+        points = [one.as_json() for one in rows]
+        _print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
+    else:
+        repeated = f"; {expansion.dropped} repeated ones left out" if expansion.dropped else ""
+        out.print(f"{found.name} ({chosen}): {found.title}")
+        out.print(plan_table(rows))
+        out.print(f"{len(expansion.valid)} of {len(rows)} points can run{repeated}")
+    if not expansion.valid:
+        _refuse(f"{found.name} at scale {chosen} has no valid point")
+
+
+@app.command()
+def status(
+    experiment: ExperimentName,
+    overrides: Overrides = None,
+    scale: ScaleName = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+    results: Results = None,
+) -> None:
+    """Show where each point of a sweep stands: ok, running, missing, failed and why."""
+    from suite.console import out, status_table
+    from suite.launch.status import states
+    from suite.records.store import read_stores
+
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    folders = results or [RUNS]
+    records, problems = read_stores(folders, found.name, chosen, "measured")
+    rows = states(expansion.points, records, [folder / found.name / chosen / "measured" for folder in folders])
+    if as_json:
+        _print_json({"experiment": found.name, "scale": chosen, "points": [one.as_json() for one in rows]})
+    else:
+        out.print(status_table(rows))
+        for problem in problems:
+            out.print(f"skipped {problem.file}: {problem.reason}")
+    bad = any(one.state not in ("ok", "running", "missing") for one in rows)
+    raise typer.Exit(SOME_FAILED if bad else DONE)
+
+
+@app.command()
+def report(
+    experiments: Annotated[list[str], typer.Argument(metavar="EXPERIMENT...", help="Experiments to report on.")],
+    out_dir: Annotated[Path, typer.Option("--out", help="The folder that each report's own folder goes to.")] = Path("reports"),
+    explain: Annotated[str | None, typer.Option(help="A point's id: print how its numbers come about, and stop.")] = None,
+    scale: ScaleName = None,
+    results: Results = None,
+) -> None:
+    """Write the report of each experiment from its records: HTML, Markdown, CSV, SVG and PNG."""
+    from suite.report.explain import explain as explained
+    from suite.report.metrics import ImpossibleEfficiencyError
+    from suite.report.page import write_report
+    from suite.report.tables import text_table
+
+    nothing = False
+    for name in experiments:
+        title, stored, records, problems = _stored(name, scale, results)
+        if explain is not None:
+            chosen = [record for record in records if record.point_id.startswith(explain)]
+            if not chosen:
+                ids = {record.point_id for record in records}
+                _refuse(f"{stored} has no record of point {explain}; {did_you_mean(explain, sorted(ids))}")
+            print("\n\n".join(explained(record) for record in chosen))
+            continue
+        for problem in problems:
+            print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
+        if not records:
+            print(f"{stored}: nothing was measured; suite run {name} first", file=sys.stderr)
+            nothing = True
+            continue
+        try:
+            written = write_report(title, records, problems, out_dir / stored)
+        except ImpossibleEfficiencyError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(SOME_FAILED) from None
+        print(text_table(written.table))
+        print(f"\nreport: {out_dir / stored / 'index.html'}")
+    raise typer.Exit(NOTHING_MEASURED if nothing else DONE)
+
+
+def _stored(name: str, scale: str | None, results: list[Path] | None) -> tuple[str, str, list[Any], list[Any]]:
+    """The title, stored name, records and problems of an experiment that has a file, or only records."""
+    from suite.records.store import Store, read_stores
+
+    folders = results or [RUNS]
+    if name in {known for folder in folders for known in Store(folder).experiments()} - set(list_experiments()):
+        title, stored = name, name
+    else:
+        found = load_experiment(name)
+        title, stored = found.title or found.name, found.name
+    records, problems = read_stores(folders, stored, scale)
+    return title, stored, list(records), list(problems)
+
+
+@app.command()
+def schedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
+    stages: Annotated[int, typer.Option(min=1, help="Pipeline ranks p.")],
+    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches m.")],
+    chunks: Annotated[int | None, typer.Option(min=1, help="Model chunks per rank v.")] = None,
+    group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved).")] = None,
+    cost: Annotated[str, typer.Option(help="Time of F,B,W of one microbatch on one rank.")] = "1,1,1",
+    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    out_file: Annotated[Path | None, typer.Option("--out", help="Write there instead of to standard output.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove a schedule, print its bubble and its peak of live activations, and draw or export it."""
+    from suite.pipeline.generators import generate
+    from suite.pipeline.proof import prove
+    from suite.pipeline.summary import exported, read_costs, summary_json, summary_text
+    from suite.pipeline.timeline import timeline
+
+    if name not in SCHEDULE_NAMES:
+        _refuse(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
+    fields = {"name": name, "group": group} | ({} if chunks is None else {"chunks": chunks})
+    try:
+        costs = read_costs(cost)
+        built = generate(Schedule.model_validate(fields), stages, microbatches)
+        proof = prove(built)
+    except ValueError as error:
+        _refuse(str(error))
+    times = timeline(built, costs)
+    if as_json:
+        _print_json(summary_json(proof, times))
+        return
+    text = exported(format_.value, built, times)
+    if format_ is Format.TEXT or out_file:
+        print(summary_text(proof, times))
+    if out_file:
+        out_file.write_text(text)
+        print(f"written: {out_file}")
+    else:
+        print(text, end="" if text.endswith("\n") else "\n")
+
+
+@app.command("list")
+def list_() -> None:
+    """List experiments, schedules, clusters and models."""
+    from suite.console import out
+
+    for heading, names in (
+        ("experiments", list_experiments()),
+        ("schedules", SCHEDULE_NAMES),
+        ("clusters", list_clusters()),
+        ("models", MODELS),
+    ):
+        out.print(f"[bold]{heading}[/]: " + ", ".join(names))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can run, and what is missing."""
+    from suite.console import doctor_table, out
+    from suite.launch.doctor import examine
+
+    findings = examine()
+    out.print(doctor_table(findings))
+    raise typer.Exit(SOME_FAILED if any(finding.ok is False for finding in findings) else DONE)

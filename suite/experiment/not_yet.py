@@ -1,0 +1,36 @@
+"""What the fields can say and this version cannot run. Each entry goes when the feature comes."""
+
+from suite.experiment.point import Point
+
+_KERNEL_SETS = ("triton", "apex")
+
+
+def not_yet(point: Point) -> list[str]:
+    """One sentence for each value that this version cannot run, with one that it can."""
+    found = []
+    parallel, schedule, training = point.parallel, point.schedule, point.training
+    if parallel.sequence:
+        found.append(_sentence("parallel.sequence", "true", "false"))
+    if parallel.scatter_gather:
+        found.append(_sentence("parallel.scatter_gather", "true", "false"))
+    if parallel.sharding != "none":
+        found.append(_sentence("parallel.sharding", parallel.sharding, "none"))
+    if training.precision in ("bf16", "fp16"):
+        found.append(_sentence("training.precision", training.precision, "fp32"))
+    if training.recompute != "none":
+        found.append(_sentence("training.recompute", training.recompute, "none"))
+    if point.data.source == "megatron":
+        found.append(_sentence("data.source", "megatron", "synthetic"))
+    kernels = point.kernels if isinstance(point.kernels, dict) else {"": point.kernels}
+    for operator, kernel_set in kernels.items():
+        if kernel_set in _KERNEL_SETS:
+            found.append(_sentence(f"kernels.{operator}" if operator else "kernels", kernel_set, "torch"))
+    for field in ("cap", "base", "file"):
+        value = getattr(schedule, field)
+        if value is not None:
+            found.append(_sentence(f"schedule.{field}", str(value), "null"))
+    return found
+
+
+def _sentence(field: str, value: str, works: str) -> str:
+    return f"{field}={value}: this version cannot run it yet; {field}={works} would work"

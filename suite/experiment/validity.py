@@ -1,0 +1,120 @@
+"""The rules that every point must meet. A violation is a sentence: field, value, rule and what would work."""
+
+from suite.experiment.cluster import Cluster
+from suite.experiment.errors import did_you_mean, shown
+from suite.experiment.not_yet import not_yet
+from suite.experiment.point import Point
+from suite.experiment.text import text_problem
+from suite.kernels import OPERATORS
+
+BYTE_VALUES = 256  # token values of a text read as bytes
+
+
+def violations(point: Point, cluster: Cluster) -> list[str]:
+    """Why the point cannot run; empty for a valid point."""
+    return [
+        *_model(point),
+        *_layout(point, cluster),
+        *_batch_and_schedule(point),
+        *_inputs(point),
+        *not_yet(point),
+    ]
+
+
+def _model(point: Point) -> list[str]:
+    found = []
+    model, tensor = point.model, point.parallel.tensor
+    if model.hidden_size % model.heads:
+        works = nearest_divisor(model.hidden_size, model.heads)
+        found.append(
+            f"model.hidden_size={model.hidden_size}: it is not a multiple of model.heads={model.heads}; "
+            f"model.heads={works} would work"
+        )
+    for name in ("heads", "ffn_hidden_size"):
+        size = getattr(model, name)
+        if size % tensor:
+            works = nearest_divisor(size, tensor)
+            found.append(
+                f"parallel.tensor={tensor}: it does not divide model.{name}={size}; "
+                f"parallel.tensor={works} would work"
+            )
+    return found
+
+
+def _layout(point: Point, cluster: Cluster) -> list[str]:
+    found = []
+    parallel, layers, stages = point.parallel, point.model.layers, point.virtual_stages
+    if parallel.ranks > cluster.max_ranks:
+        most = cluster.max_ranks
+        fits = most // (parallel.tensor * parallel.pipeline)
+        works = f"parallel.data={fits}" if fits else f"tensor * pipeline of at most {most}"
+        found.append(
+            f"parallel.data={parallel.data}: tensor {parallel.tensor} * pipeline {parallel.pipeline} * data "
+            f"{parallel.data} is {parallel.ranks} ranks, more than the {most} of cluster {cluster.name}; "
+            f"{works} would work"
+        )
+    if layers < stages:
+        found.append(
+            f"model.layers={layers}: fewer than one layer for each of the {stages} virtual stages (pipeline "
+            f"{parallel.pipeline} * chunks {point.schedule.chunks}); model.layers={stages} would work"
+        )
+    split = point.schedule.split
+    if split is not None and (len(split) != stages or sum(split) != layers):
+        each, rest = divmod(layers, stages)
+        even = [each + 1] * rest + [each] * (stages - rest)
+        works = f"schedule.split={shown(even)}" if each else "leaving it out"
+        found.append(
+            f"schedule.split={shown(split)}: it must have {stages} entries, one per virtual stage, that sum "
+            f"to {layers} layers, and it has {len(split)} that sum to {sum(split)}; {works} would work"
+        )
+    if len(set(parallel.order)) != len(parallel.order):
+        found.append(
+            f"parallel.order={shown(parallel.order)}: it must name each dimension once; "
+            "parallel.order=[tensor, data, pipeline] would work"
+        )
+    return found
+
+
+def _batch_and_schedule(point: Point) -> list[str]:
+    batch, data, microbatch = point.training.global_batch, point.parallel.data, point.training.microbatch
+    per_step = data * microbatch
+    if batch % per_step:
+        works = max(1, round(batch / per_step)) * per_step
+        return [
+            f"training.global_batch={batch}: it is not a multiple of data {data} * microbatch {microbatch} = "
+            f"{per_step}; training.global_batch={works} would work"
+        ]
+    # Imported here: the schedule generators are not needed to read a file.
+    from suite.pipeline.generators import why_not
+
+    reason = why_not(point.schedule, stages=point.parallel.pipeline, microbatches=point.microbatches)
+    return [] if reason is None else [reason]
+
+
+def _inputs(point: Point) -> list[str]:
+    found = []
+    vocabulary = point.model.vocab_size
+    if point.data.source == "text" and vocabulary < BYTE_VALUES:
+        found.append(
+            f"model.vocab_size={vocabulary}: data.source=text reads bytes, which have {BYTE_VALUES} values; "
+            f"model.vocab_size={BYTE_VALUES} would work"
+        )
+    if point.data.source == "text":
+        problem = text_problem(point.data.path, point.model.seq_length)
+        if problem is not None:
+            found.append(problem)
+    if isinstance(point.kernels, dict):
+        for operator in point.kernels:
+            if operator not in OPERATORS:
+                hint = did_you_mean(operator, OPERATORS)
+                found.append(f"kernels={shown(point.kernels)}: '{operator}' is no operator; {hint}")
+    return found
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of `number` nearest to `wanted`; the smaller of two equally near ones."""
+    for distance in range(min(wanted, 100_000)):
+        for candidate in (wanted - distance, wanted + distance):
+            if 0 < candidate <= number and number % candidate == 0:
+                return candidate
+    return 1

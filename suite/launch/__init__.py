@@ -1,0 +1,1 @@
+"""Launching points: the sweep, the backends, the node's supervisor and the rank's entry point."""

@@ -1,0 +1,76 @@
+"""Why a point failed: the cause among the errors of its ranks, not a victim's complaint."""
+
+import signal
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from suite.launch.job import JobFolder
+from suite.records.schema import Status
+
+_PATIENCE = 0.5  # seconds in which a killed process is seen to be gone
+_MEMORY = ("OutOfMemoryError", "MemoryError")
+
+
+def describe(error: BaseException, folder: JobFolder, rank: int) -> dict[str, Any]:
+    """A rank's own error, with the ranks of this host that had vanished without leaving one."""
+    lost_peer = isinstance(error, RuntimeError) and "onnection" in str(error)
+    deadline = time.monotonic() + (_PATIENCE if lost_peer else 0.0)
+    moment = time.time()
+    vanished = _vanished(folder, rank)
+    while not vanished and time.monotonic() < deadline:
+        time.sleep(0.02)
+        vanished = _vanished(folder, rank)
+    return {
+        "time": moment,
+        "kind": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "vanished": vanished,
+    }
+
+
+def _vanished(folder: JobFolder, own: int) -> list[int]:
+    """Ranks of this host that are gone or dead and left no error of their own."""
+    excused = {error["rank"] for error in folder.errors()}
+    return [
+        rank
+        for rank, process in sorted(folder.processes().items())
+        if rank not in excused and rank != own and _dead(process)
+    ]
+
+
+def _dead(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return status.rsplit(")", 1)[-1].split()[0] in "ZX"
+
+
+def cause(folder: JobFolder, exit_codes: dict[int, int]) -> tuple[Status, str]:
+    """The status and the reason of a failed point.
+
+    `exit_codes` are what the supervisor saw, by rank; negative for a signal. The earliest error counts, unless its
+    rank only noticed that another had vanished.
+    """
+    errors = folder.errors()
+    killed = [rank for rank, code in exit_codes.items() if code < 0 and rank not in {e["rank"] for e in errors}]
+    vanished = killed or [rank for error in errors[:1] for rank in error["vanished"]]
+    if vanished:
+        return "failed", _killed(vanished[0], exit_codes.get(vanished[0]), errors)
+    if errors:
+        first = errors[0]
+        status: Status = "oom" if first["kind"] in _MEMORY else "failed"
+        return status, f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback']}"
+    codes = ", ".join(f"rank {rank} exit code {code}" for rank, code in sorted(exit_codes.items()))
+    return "failed", f"a rank ended without leaving an error: {codes or 'no exit code known'}"
+
+
+def _killed(rank: int, code: int | None, errors: list[dict[str, Any]]) -> str:
+    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "was killed"
+    reason = f"rank {rank} {how}; it left no traceback (a signal from outside, or the system was out of memory)"
+    if errors:
+        reason += f"\n\nrank {errors[0]['rank']} noticed it:\n{errors[0]['traceback']}"
+    return reason

@@ -1,0 +1,128 @@
+"""A job: one launch of one point, and the folder that it leaves its traces in."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from suite.experiment.point import Point
+from suite.records.schema import Record, Source, Status
+from suite.records.store import Store
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a node needs to know to run one launch; written down before it is submitted."""
+
+    experiment: str
+    scale: str
+    source: Source
+    point: Point
+    revision: str
+    launch: int
+    store: Path
+    threads_per_rank: int
+    device: str  # auto, cpu or cuda
+    visible_devices: str | None  # CUDA_VISIBLE_DEVICES of whoever submitted
+
+    @property
+    def name(self) -> str:
+        """The job's name, which has the point's id in it."""
+        return f"{self.experiment}-{self.point.id}-{self.launch}"
+
+    @property
+    def folder(self) -> Path:
+        """Where this launch keeps logs, progress and errors."""
+        point = self.store / self.experiment / self.scale / self.source / self.point.id
+        return point / "jobs" / f"{self.revision}-{self.launch}"
+
+    def record(self, status: Status, reason: str | None, started: str, **fields: Any) -> Record:
+        """This launch's record."""
+        return Record.model_validate(
+            {
+                "experiment": self.experiment,
+                "scale": self.scale,
+                "point_id": self.point.id,
+                "source": self.source,
+                "point": self.point.model_dump(mode="json"),
+                "status": status,
+                "reason": reason,
+                "started": started,
+                "finished": now(),
+                **fields,
+            }
+        )
+
+    def write(self, record: Record) -> Path:
+        """Put the record into the store."""
+        return Store(self.store).write(record, self.revision, self.launch)
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class JobFolder:
+    """The files by which ranks, their supervisor and the front talk: progress, process ids, errors, logs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.progress_file = path / "progress.jsonl"
+        self.logs = path / "logs"
+        self.submitit = path / "submitit"
+
+    def claim(self) -> bool:
+        """Create the folder; False where another launch has it."""
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            return False
+        for folder in (self.logs, self.path / "ranks", self.path / "errors"):
+            folder.mkdir()
+        return True
+
+    def progress(self, skip: int) -> list[dict[str, Any]]:
+        """The iterations finished so far, without the first `skip`."""
+        try:
+            lines = self.progress_file.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[skip:] if line.endswith("}")]
+
+    def note_controller(self, process: int) -> None:
+        """Note the process that ends when the job ends."""
+        (self.path / "controller").write_text(str(process))
+
+    def controller(self) -> int | None:
+        """The process that ends when the job ends, if it was noted."""
+        try:
+            return int((self.path / "controller").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def register(self, rank: int, process: int) -> None:
+        """Note a rank's process id."""
+        (self.path / "ranks" / str(rank)).write_text(str(process))
+
+    def processes(self) -> dict[int, int]:
+        """Process ids by rank, as far as they have been noted."""
+        files = (self.path / "ranks").iterdir()
+        return {int(file.name): int(text) for file in files if (text := file.read_text())}
+
+    def report_error(self, rank: int, error: dict[str, Any]) -> None:
+        """Leave a rank's own error."""
+        (self.path / "errors" / f"{rank}.json").write_text(json.dumps({"rank": rank, **error}))
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Every rank's own error, the earliest first."""
+        return sorted(self._errors(), key=lambda error: error["time"])
+
+    def _errors(self) -> Iterator[dict[str, Any]]:
+        for file in (self.path / "errors").glob("*.json"):
+            try:
+                yield json.loads(file.read_text())
+            except json.JSONDecodeError:
+                continue  # the rank was ended while it wrote

@@ -1,0 +1,77 @@
+"""The state of a sweep, from what is on disk."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.experiment.expansion import Planned
+from suite.launch.job import JobFolder
+from suite.records.store import StoredRecord
+
+
+@dataclass(frozen=True)
+class PointState:
+    """Where one point stands: ok, running, missing, invalid, or the status of its last record."""
+
+    planned: Planned
+    state: str
+    launches: int  # with status ok
+    reason: str | None
+    iterations: int | None  # finished so far, of a running launch
+
+    def as_json(self) -> dict[str, Any]:
+        """The state for `--json`."""
+        return {
+            "point_id": self.planned.point_id,
+            "label": self.planned.label,
+            "state": self.state,
+            "launches": self.launches,
+            "reason": self.reason,
+            "iterations": self.iterations,
+        }
+
+
+def states(
+    points: Sequence[Planned], records: Sequence[StoredRecord], folders: Sequence[Path]
+) -> list[PointState]:
+    """The state of every point; `folders` are the stores' folders of this experiment, scale and source."""
+    return [_state(planned, [r for r in records if r.point_id == planned.point_id], folders) for planned in points]
+
+
+def _state(planned: Planned, records: list[StoredRecord], folders: Sequence[Path]) -> PointState:
+    ok = sum(record.status == "ok" for record in records)
+    if planned.point is None or planned.reasons:
+        return PointState(planned, "invalid", ok, "; ".join(planned.reasons), None)
+    running = _running(planned.point_id, folders)
+    if running is not None:
+        return PointState(planned, "running", ok, None, len(running.progress(0)))
+    if ok >= planned.point.measure.launches:
+        return PointState(planned, "ok", ok, None, None)
+    last = max((r for r in records if r.status != "ok"), key=lambda r: r.finished, default=None)
+    if last is None:
+        return PointState(planned, "missing", ok, None, None)
+    return PointState(planned, last.status, ok, last.reason, None)
+
+
+def _running(point_id: str, folders: Sequence[Path]) -> JobFolder | None:
+    """The folder of a launch whose controller is alive."""
+    for folder in folders:
+        for path in sorted((folder / point_id / "jobs").glob("*")):
+            job = JobFolder(path)
+            process = job.controller()
+            if process is not None and _alive(process):
+                return job
+    return None
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{process}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[-1].split()[0] not in "ZX"

@@ -1,0 +1,155 @@
+"""A sweep on this machine: which launches are missing, and running them one after another."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from suite.experiment.cluster import Cluster
+from suite.experiment.expansion import Planned
+from suite.experiment.point import Point
+from suite.launch.job import Job, JobFolder, now
+from suite.launch.local import LocalJob
+from suite.measure.provenance import host_environment, revision
+from suite.records.schema import Record
+from suite.records.store import Store, StoredRecord
+
+
+class Watcher(Protocol):
+    """Whoever shows the sweep's progress."""
+
+    def start(self, job: Job) -> None:
+        """A launch begins."""
+
+    def iteration(self, job: Job, samples: dict[str, Any]) -> None:
+        """The launch has finished an iteration."""
+
+    def end(self, job: Job, record: Record) -> None:
+        """The launch has its record."""
+
+
+@dataclass(frozen=True)
+class Todo:
+    """What a sweep has to do: launches per point, and what is there already."""
+
+    missing: list[tuple[Point, int]]  # a point and how many launches it lacks
+    present: list[Point]
+    invalid: list[Planned]
+
+    @property
+    def launches(self) -> int:
+        """Launches to run."""
+        return sum(count for _, count in self.missing)
+
+
+def todo(points: Sequence[Planned], records: Sequence[StoredRecord], fresh: bool) -> Todo:
+    """A point is present when its launches are there with status ok, whatever the revision.
+
+    `fresh` measures every point again.
+    """
+    found: dict[str, int] = {}
+    for record in records:
+        if record.status == "ok" and not fresh:
+            found[record.point_id] = found.get(record.point_id, 0) + 1
+    missing, present, invalid = [], [], []
+    for planned in points:
+        if planned.point is None or planned.reasons:
+            invalid.append(planned)
+            continue
+        lacking = planned.point.measure.launches - found.get(planned.point.id, 0)
+        if lacking > 0:
+            missing.append((planned.point, lacking))
+        else:
+            present.append(planned.point)
+    return Todo(missing, present, invalid)
+
+
+@dataclass(frozen=True)
+class LocalSweep:
+    """Where a sweep's records go and what its ranks run on."""
+
+    experiment: str
+    scale: str
+    store: Path
+    cluster: Callable[[str], Cluster]  # the profile by name
+
+    def run(self, work: Todo, watcher: Watcher) -> Iterator[tuple[Job, Record]]:
+        """Run what is missing, one launch after another; yields each launch with its record.
+
+        A launch that fails is a record with its reason. On an interrupt the running launch is ended and becomes a
+        `cancelled` record; what was finished before stays.
+        """
+        for planned in work.invalid:
+            self._record_invalid(planned)
+        for point, count in work.missing:
+            for _ in range(count):
+                yield self._launch(point, watcher)
+
+    def _claim(self, point: Point) -> Job:
+        """Take the next free launch number by creating its folder."""
+        store, name, cluster = Store(self.store), revision(), self.cluster(point.cluster)
+        launch = store.next_launch(self.experiment, self.scale, "measured", point.id, name)
+        while True:
+            job = Job(
+                experiment=self.experiment,
+                scale=self.scale,
+                source="measured",
+                point=point,
+                revision=name,
+                launch=launch,
+                store=self.store.absolute(),
+                threads_per_rank=cluster.threads_per_rank,
+                device=cluster.device,
+                visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            )
+            if JobFolder(job.folder).claim():
+                return job
+            launch += 1
+
+    def _launch(self, point: Point, watcher: Watcher) -> tuple[Job, Record]:
+        job = self._claim(point)
+        started = now()
+        watcher.start(job)
+        running = LocalJob(job)
+        seen = 0
+        try:
+            for _ in running.wait():
+                for samples in running.folder.progress(seen):
+                    seen += 1
+                    watcher.iteration(job, samples)
+        except KeyboardInterrupt:
+            running.cancel()
+            if running.record_path() is None:
+                job.write(job.record("cancelled", "interrupted", started, environment=host_environment()))
+            raise
+        path = running.record_path()
+        if path is None:
+            reason = f"the job ended without a record; the last it printed:\n{running.last_words()}"
+            path = job.write(job.record("failed", reason, started, environment=host_environment()))
+        record = Record.model_validate_json(path.read_text())
+        watcher.end(job, record)
+        return job, record
+
+    def _record_invalid(self, planned: Planned) -> None:
+        """Keep why a point cannot run, once for each reason."""
+        reason = "; ".join(planned.reasons)
+        store = Store(self.store)
+        known, _ = store.read(self.experiment, self.scale, "measured")
+        if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
+            return
+        record = Record.model_validate(
+            {
+                "experiment": self.experiment,
+                "scale": self.scale,
+                "point_id": planned.point_id,
+                "source": "measured",
+                "point": planned.configuration,
+                "status": "invalid",
+                "reason": reason,
+                "environment": host_environment(),
+                "started": now(),
+                "finished": now(),
+            }
+        )
+        store.write(record, revision())

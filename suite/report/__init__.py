@@ -1,0 +1,1 @@
+"""The report: everything a person reads, computed from raw samples each time."""

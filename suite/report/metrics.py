@@ -1,0 +1,200 @@
+"""The derived numbers of one record, recomputed from its raw samples."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from suite.experiment.point import Point
+from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
+from suite.records.schema import Record
+
+TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
+SECONDS_PER_DAY = 86400.0
+
+_MOST_NAMED = 10  # records that an error lists
+_IDEAL_BUBBLE = ("gpipe", "1f1b", "interleaved")  # the schedules whose bubble is (p-1)/(v m)
+
+
+class ImpossibleEfficiencyError(ValueError):
+    """More than 100 % of peak: a clock, a peak or a formula is wrong, and nothing may be published."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What one launch achieved. None wherever the record does not support the number.
+
+    Percentages and bubbles are fractions here (0.42 is 42 %). FLOPs are per iteration, rates are totals
+    over all ranks.
+    """
+
+    ranks: int
+    microbatches: int
+    tokens_per_iteration: int
+    model_flops: int
+    causal_model_flops: int
+    hardware_flops: int
+    iteration_seconds: float | None = None  # median of the kept iterations
+    spread: float | None = None  # interquartile range of the kept iterations / median
+    tokens_per_second: float | None = None
+    model_flops_per_second: float | None = None
+    causal_model_flops_per_second: float | None = None
+    hardware_flops_per_second: float | None = None
+    peak_flops_per_rank: float | None = None
+    mfu: float | None = None  # model FLOP/s over the ranks' peak
+    hfu: float | None = None  # hardware FLOP/s over the ranks' peak: the paper's percentage of peak
+    days_to_train: float | None = None  # days for 300e9 tokens at this rate
+    ideal_bubble: float | None = None  # (p-1)/(v m), of the ideal computation time
+    measured_bubble: float | None = None  # median of (forward-backward - busiest rank) / busiest rank
+    bubble_fraction: float | None = None  # the measured bubble as part of the forward-backward time
+    memory_bytes: int | None = None  # the highest peak of any rank
+    first_loss: float | None = None
+    final_loss: float | None = None
+    note: str | None = None  # why the throughput or the efficiency is missing
+
+
+def point_of(record: Record) -> Point:
+    """The record's configuration. Raises pydantic's ValidationError where this version cannot read it."""
+    return Point.model_validate(record.point)
+
+
+def metrics(record: Record, point: Point | None = None) -> Metrics:
+    """Computes every derived number of the record; `point` spares resolving it again.
+
+    An oversubscribed launch has a throughput, which is what the machine did, but neither bubble nor
+    percentages: its ranks waited for cores. A launch that is not ok has sizes and no numbers.
+
+    Raises:
+        ValidationError: the configuration cannot be read by this version.
+    """
+    point = point or point_of(record)
+    batch, ranks = point.training.global_batch, point.parallel.ranks
+    sizes = Metrics(
+        ranks=ranks,
+        microbatches=point.microbatches,
+        tokens_per_iteration=batch * point.model.seq_length,
+        model_flops=model_flops(point.model, batch),
+        causal_model_flops=causal_model_flops(point.model, batch),
+        hardware_flops=hardware_flops(point.model, batch, point.parallel.tensor, point.training.recompute),
+        ideal_bubble=ideal_bubble(point),
+    )
+    if record.status != "ok":
+        return replace(sizes, note=record.reason or record.status)
+    kept = kept_seconds(record)
+    if not kept:
+        return replace(sizes, note="no iteration was timed")
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in kept):
+        return replace(sizes, note="iteration times that are no positive numbers")
+    return _rates(record, point, sizes, kept)
+
+
+def _rates(record: Record, point: Point, sizes: Metrics, kept: Sequence[float]) -> Metrics:
+    seconds = median(kept)
+    tokens_per_second = sizes.tokens_per_iteration / seconds
+    result = replace(
+        sizes,
+        iteration_seconds=seconds,
+        spread=interquartile_range(kept) / seconds,
+        tokens_per_second=tokens_per_second,
+        model_flops_per_second=sizes.model_flops / seconds,
+        causal_model_flops_per_second=sizes.causal_model_flops / seconds,
+        hardware_flops_per_second=sizes.hardware_flops / seconds,
+        days_to_train=days_to_train(tokens_per_second),
+        memory_bytes=max(
+            (rank.peak_memory_bytes for rank in record.ranks or [] if rank.peak_memory_bytes is not None),
+            default=None,
+        ),
+        first_loss=_at(record, 0),
+        final_loss=_at(record, -1),
+    )
+    if record.oversubscribed:
+        return replace(result, note="oversubscribed")
+    bubble = measured_bubble(record, point)
+    result = replace(
+        result,
+        measured_bubble=bubble,
+        bubble_fraction=None if bubble is None else bubble / (1 + bubble),
+    )
+    peak = record.environment.get("peak_flops_per_rank")
+    if not peak:
+        reason = record.environment.get("peak_reason") or "no peak is recorded"
+        return replace(result, note=f"no percentage of peak: {reason}")
+    return replace(
+        result,
+        peak_flops_per_rank=float(peak),
+        mfu=sizes.model_flops / seconds / (sizes.ranks * peak),
+        hfu=sizes.hardware_flops / seconds / (sizes.ranks * peak),
+    )
+
+
+def days_to_train(tokens_per_second: float) -> float:
+    """Days for 300e9 tokens at this rate, T / (tokens/s) / 86400; the paper's section 5.1."""
+    return TRAINING_TOKENS / tokens_per_second / SECONDS_PER_DAY
+
+
+def kept_seconds(record: Record) -> list[float]:
+    """The iteration times after warm-up, in seconds."""
+    return record.iterations.seconds[record.iterations.warmup :] if record.iterations else []
+
+
+def interquartile_range(values: Sequence[float]) -> float:
+    """Third minus first quartile, linear between samples; 0 for a single value."""
+    ordered = sorted(values)
+
+    def quantile(part: float) -> float:
+        position = part * (len(ordered) - 1)
+        below = math.floor(position)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+    return quantile(0.75) - quantile(0.25)
+
+
+def ideal_bubble(point: Point) -> float | None:
+    """(p-1)/(v m), the paper's section 2.2; None for a schedule that it does not describe."""
+    if point.schedule.name not in _IDEAL_BUBBLE or point.microbatches < 1:
+        return None
+    return (point.parallel.pipeline - 1) / (point.schedule.chunks * point.microbatches)
+
+
+def measured_bubble(record: Record, point: Point) -> float | None:
+    """Time that the pipeline adds to its busiest rank's work, over that work: median of kept iterations.
+
+    None where the samples do not cover every pipeline rank in every kept iteration.
+    """
+    timed = record.iterations
+    if timed is None or timed.forward_backward_seconds is None or not record.ranks:
+        return None
+    seen = {rank.coords.get("pipeline") for rank in record.ranks}
+    lengths = {len(rank.busy_seconds) for rank in record.ranks} | {len(timed.forward_backward_seconds)}
+    if seen != set(range(point.parallel.pipeline)) or lengths != {len(timed.seconds)}:
+        return None
+    bubbles = []
+    for index in range(timed.warmup, len(timed.seconds)):
+        busiest = max(rank.busy_seconds[index] for rank in record.ranks)
+        if not busiest > 0:
+            return None
+        bubbles.append((timed.forward_backward_seconds[index] - busiest) / busiest)
+    return median(bubbles) if bubbles else None
+
+
+def check_efficiency(named: Sequence[tuple[str, Metrics]]) -> None:
+    """Raises ImpossibleEfficiencyError that names the records above 100 % of peak and their numbers."""
+    wrong = [
+        f"{name}: HFU {100 * found.hfu:.1f} %, MFU {100 * found.mfu:.1f} %, "
+        f"{found.hardware_flops_per_second:.4g} hardware FLOP/s on {found.ranks} ranks "
+        f"of {found.peak_flops_per_rank:.4g} FLOP/s peak"
+        for name, found in named
+        if found.hfu is not None and found.mfu is not None and max(found.hfu, found.mfu) > 1
+    ]
+    if wrong:
+        more = [f"and {len(wrong) - _MOST_NAMED} more"] if len(wrong) > _MOST_NAMED else []
+        raise ImpossibleEfficiencyError(
+            "more than 100 % of peak, so a time or a peak is wrong and nothing is reported:\n  "
+            + "\n  ".join(wrong[:_MOST_NAMED] + more)
+        )
+
+
+def _at(record: Record, index: int) -> float | None:
+    loss = record.iterations.loss if record.iterations else []
+    return loss[index] if loss else None

@@ -1,0 +1,209 @@
+"""The report as files: one page that needs nothing else, the same as Markdown, the data, the figures."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+import suite
+from suite.measure.flops import FLOPS_VERSION
+from suite.records.store import Problem, StoredRecord
+from suite.report.figures import bubble, losses, throughput
+from suite.report.numbers import significant
+from suite.report.summary import (
+    TERA,
+    Launch,
+    PointRow,
+    configured,
+    device_of,
+    launch_table,
+    launches_of,
+    rows_of,
+    summary_of,
+    varying,
+)
+from suite.report.tables import Column, cells, detail_columns, footnotes, result_columns
+from suite.report.traces import crowding, timelines
+from suite.resources import resource_dir
+
+_FIGURE = re.compile(r"(throughput|bubble|loss(-\d+)?|timeline-\d+)\.(svg|png)")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and the summary it shows (a row per point)."""
+
+    paths: tuple[Path, ...]
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class _Table:
+    columns: Sequence[Column]
+    body: Sequence[Sequence[str]]
+    crowded: Sequence[bool]
+    failed: Sequence[bool]
+
+
+def write_report(
+    title: str, records: Sequence[StoredRecord], problems: Sequence[Problem], out: Path
+) -> Report:
+    """Writes `index.html`, `report.md`, `data.csv` and `figures/` into `out`, made if it is not there.
+
+    The same records give the same bytes. Figures of an earlier report are removed; other files stay.
+
+    Raises:
+        ImpossibleEfficiencyError: a record claims more than 100 % of peak; nothing is written.
+        OSError: the folder cannot be written.
+    """
+    launches, unreadable = launches_of(records)
+    point_rows = rows_of(launches)
+    table = summary_of(point_rows)
+    figures = out / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for old in figures.iterdir():
+        if _FIGURE.fullmatch(old.name):
+            old.unlink()
+    drawn = []
+    if point_rows:
+        drawn = [throughput(table), bubble(table), *losses(point_rows, table), *timelines(point_rows)]
+    page = {
+        "title": title,
+        "facts": _facts(launches),
+        "common": _common(point_rows),
+        "results": _table(table, result_columns),
+        "details": _table(table, detail_columns),
+        "notes": footnotes(table) if point_rows else [],
+        "problems": sorted([*problems, *unreadable]),
+        "figures": [(figure, figure.write(figures)) for figure in drawn],
+        "flops_version": FLOPS_VERSION,
+        "suite_version": suite.__version__,
+    }
+    paths = [out / "index.html", out / "report.md", out / "data.csv"]
+    templates = _templates()
+    paths[0].write_text(templates.get_template("report.html.jinja").render(page), encoding="utf-8")
+    paths[1].write_text(templates.get_template("report.md.jinja").render(page), encoding="utf-8")
+    launch_table(point_rows).to_csv(paths[2], index=False, lineterminator="\n")
+    images = [figures / f"{figure.name}.{kind}" for figure in drawn for kind in ("svg", "png")]
+    return Report((*paths, *images), table)
+
+
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_dir("templates")),
+        autoescape=lambda name: name is not None and ".html." in name,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    return environment
+
+
+def _table(table: pd.DataFrame, columns_of: Callable[[pd.DataFrame], list[Column]]) -> _Table:
+    if table.empty:
+        return _Table([], [], [], [])
+    columns = columns_of(table)
+    return _Table(
+        columns,
+        cells(table, columns),
+        list(table["oversubscribed"]),
+        [status != "ok" for status in table["status"]],
+    )
+
+
+def _facts(launches: Sequence[Launch]) -> list[tuple[str, str]]:
+    """The header: what ran, where, when, by which code, and what percentages divide by."""
+    if not launches:
+        return [("Launches", "none: there is no record to report")]
+    records = [launch.record for launch in launches]
+    counts = [
+        f"{sum(record.source == source for record in records)} {source}"
+        for source in sorted({record.source for record in records})
+    ]
+    bad = sum(record.status != "ok" for record in records)
+    facts = [
+        ("Launches", ", ".join(counts) + (f"; {bad} not ok" if bad else "")),
+        ("Host", _listed(record.environment.get("host") for record in records)),
+        ("Device", _listed(map(device_of, records))),
+        ("Dates", _dates(records)),
+        ("Code revision", _listed(record.revision for record in records)),
+        ("Peak", "; ".join(_peaks(launches))),
+    ]
+    crowded = [crowding(launch) for launch in launches if launch.record.oversubscribed]
+    if crowded:
+        facts.append(("Oversubscribed", f"{_listed(crowded)}: no bubble and no percentage is claimed"))
+    return facts
+
+
+def _peaks(launches: Sequence[Launch]) -> list[str]:
+    """Every peak that percentages divide by, in words, and every reason for having none."""
+    peaks: dict[tuple[str, str], list[float]] = defaultdict(list)
+    reasons = set()
+    for launch in launches:
+        environment, precision = launch.record.environment, launch.point.training.precision
+        if launch.metrics.peak_flops_per_rank is not None:
+            source = environment.get("peak_source") or "source not recorded"
+            peaks[precision, source].append(launch.metrics.peak_flops_per_rank / TERA)
+        elif launch.metrics.iteration_seconds is not None and not launch.record.oversubscribed:
+            reasons.add(f"none for {precision}: {environment.get('peak_reason') or 'not recorded'}")
+    texts = []
+    for (kind, source), values in sorted(peaks.items()):
+        low, high = significant(min(values), 4), significant(max(values), 4)
+        value = low if low == high else f"{low} to {high}"
+        texts.append(f"{value} TFLOP/s per rank, {kind}, dense ({source})")
+    return [*texts, *sorted(reasons)] or ["none: no percentage of peak is claimed"]
+
+
+def _dates(records: Sequence[StoredRecord]) -> str:
+    days = sorted({_day(text) for record in records for text in (record.started, record.finished)})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def _day(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()
+
+
+def _listed(values: Iterable[Any], most: int = 6) -> str:
+    """The distinct values, sorted; the first few of many."""
+    distinct = sorted({str(value) for value in values if value is not None})
+    if not distinct:
+        return "not recorded"
+    more = len(distinct) - most
+    return ", ".join(distinct[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _common(point_rows: Sequence[PointRow]) -> list[tuple[str, str]]:
+    """The configuration that all points share and that is worth a line."""
+    if not point_rows:
+        return []
+    differing = varying(point_rows)
+    fields = {
+        "model": "model",
+        "training.global_batch": "global batch B",
+        "training.microbatch": "microbatch b",
+        "training.precision": "precision",
+        "training.recompute": "recomputation",
+        "training.optimizer": "optimizer",
+        "parallel.sharding": "optimizer sharding",
+        "data.source": "data",
+        "kernels": "kernels",
+        "measure.warmup": "warm-up iterations",
+        "measure.iterations": "kept iterations",
+        "scale": "scale",
+        "cluster": "cluster",
+    }
+    return [
+        (name, configured(point_rows[0].best, path)) for path, name in fields.items() if path not in differing
+    ]

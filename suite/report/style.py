@@ -1,0 +1,91 @@
+"""How the report's figures look, and how they are written so that the same records give the same bytes."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+WIDTH = 6.4  # inches
+INK = "#1f2933"
+MUTED = "#6b7785"
+PALETTE = ("#3b6fb6", "#d1742f", "#4d9a57", "#8a63b5", "#b5495b", "#3aa6a6", "#a58a1f", "#6b7280")
+KIND_COLOURS = {"F": "#4C78A8", "BW": "#F58518", "B": "#54A24B", "W": "#E45756", "R": "#B79A20"}
+KIND_NAMES = {
+    "F": "forward",
+    "BW": "backward",
+    "B": "input gradient",
+    "W": "weight gradient",
+    "R": "recomputation",
+}
+
+_RC: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": "#e3e7eb",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "hatch.linewidth": 0.6,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as it goes into the page: file name without ending, heading, description, caption."""
+
+    name: str
+    heading: str
+    alt: str
+    caption: str
+    figure: Figure
+
+    def write(self, folder: Path) -> str:
+        """Writes `<name>.svg` and `<name>.png` and returns the SVG for a page: ids made unique, no prolog."""
+        with mpl.rc_context({**_RC, "svg.hashsalt": self.name}):
+            svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
+            self.figure.draw_without_rendering()
+            self.figure.set_layout_engine("none")  # laid out: both files show the same
+            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            self.figure.savefig(svg, format="svg", metadata=nothing)
+            self.figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+        text = svg.read_text(encoding="utf-8")
+        text = text[text.index("<svg") :]
+        text = re.sub(r'\bid="', f'id="{self.name}-', text)
+        text = re.sub(r'href="#', f'href="#{self.name}-', text)
+        text = re.sub(r"url\(#", f"url(#{self.name}-", text)
+        return re.sub(r'(<svg[^>]*?) width="[^"]*"|(<svg[^>]*?) height="[^"]*"', r"\1\2", text)
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure of the report's width; draw inside `styled()`."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def styled() -> Any:
+    """The context in which figures are drawn: the report's look, whatever the user's matplotlibrc says."""
+    return mpl.rc_context({**mpl.rcParamsDefault, **_RC})
+
+
+def lighter(colour: str, part: float = 0.45) -> str:
+    """The colour mixed with white: 0 leaves it, 1 is white."""
+    channels = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
+    return "#" + "".join(f"{round(channel + (255 - channel) * part):02x}" for channel in channels)

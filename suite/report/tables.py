@@ -1,0 +1,267 @@
+"""The columns of the report's tables, and the table for the terminal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from suite.report.numbers import ABSENT, absent, duration, memory, percent, significant
+from suite.report.summary import VARYING_PREFIX
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, its heading in a terminal, what it means, and how it shows a row."""
+
+    heading: str
+    short: str
+    meaning: str
+    show: Callable[[Row], str]
+    numeric: bool = True
+
+
+def _number(key: str, digits: int = 3) -> Callable[[Row], str]:
+    return lambda row: significant(row[key], digits)
+
+
+def _percent(key: str) -> Callable[[Row], str]:
+    return lambda row: percent(row[key])
+
+
+def _text(key: str) -> Callable[[Row], str]:
+    return lambda row: ABSENT if absent(row[key]) else str(row[key])
+
+
+def status(row: Row) -> str:
+    """The status, and that the point was oversubscribed."""
+    return f"{row['status']}, oversubscribed" if row["oversubscribed"] else str(row["status"])
+
+
+def _bubble(row: Row) -> str:
+    return f"{percent(row['bubble_measured_percent'])} / {percent(row['bubble_ideal_percent'])}"
+
+
+def _spread(row: Row) -> str:
+    between = row["launch_spread_percent"]
+    return percent(row["spread_percent"]) + ("" if absent(between) else f" ({percent(between)})")
+
+
+def _launches(row: Row) -> str:
+    others = [
+        f"{row[key]} {word}"
+        for key, word in (("launches_failed", "not ok"), ("launches_older", "of older revisions"))
+        if row[key]
+    ]
+    return f"{row['launches']}" + (f" ({', '.join(others)})" if others else "")
+
+
+def _losses(row: Row) -> str:
+    return f"{significant(row['first_loss'], 4)} → {significant(row['final_loss'], 4)}"
+
+
+_HEAD = (
+    Column("layout", "(t,p,d)", "(tensor, pipeline, data) parallel sizes.", _text("layout"), False),
+    Column(
+        "schedule",
+        "schedule",
+        "The pipeline schedule; v is the number of model chunks per rank.",
+        _text("schedule_label"),
+        False,
+    ),
+)
+_SOURCE = Column(
+    "source",
+    "source",
+    "measured: real processes, computation and messages. emulated: real processes and messages, computation "
+    "replaced by waiting. simulated: no processes. published: a paper's number.",
+    _text("source"),
+    False,
+)
+_RESULTS = (
+    Column("ranks", "ranks", "Processes, t·p·d.", _text("ranks")),
+    Column("m", "m", "Microbatches per pipeline and iteration.", _text("microbatches")),
+    Column(
+        "tokens/s",
+        "tokens/s",
+        "Tokens of the global batch over the median iteration time, all ranks together.",
+        _number("tokens_per_second", 4),
+    ),
+    Column(
+        "TFLOP/s per rank",
+        "TFLOP/s/rank",
+        "Executed operations (recomputation and padded vocabulary included) per second and rank.",
+        _number("hardware_tflops_per_rank"),
+    ),
+    Column(
+        "petaFLOP/s", "PFLOP/s", "The same of all ranks together, in 1e15.", _number("hardware_petaflops")
+    ),
+    Column(
+        "% of peak (HFU)",
+        "% of peak",
+        "Hardware FLOPs utilisation: executed operations per second over the ranks' peak. This is the "
+        "paper's percentage of theoretical peak.",
+        _percent("hfu_percent"),
+    ),
+    Column(
+        "MFU",
+        "MFU",
+        "Model FLOPs utilisation: the model's operations (no recomputation, declared vocabulary) per second "
+        "over the ranks' peak.",
+        _percent("mfu_percent"),
+    ),
+    Column(
+        "days for 300B tokens",
+        "days/300B",
+        "Days to train this model on 300e9 tokens at this rate.",
+        _number("days_300b_tokens"),
+    ),
+    Column(
+        "bubble measured / ideal",
+        "bubble/ideal",
+        "Forward-backward time beyond the busiest rank's work, over that work, median of iterations; beside "
+        "it (p-1)/(v·m), which holds for equal stages and actions: where they are unequal, or other programs "
+        "stretch some, the measured one can be the smaller.",
+        _bubble,
+    ),
+    Column("memory", "memory", "The highest peak of any rank.", lambda row: memory(row["memory_bytes"])),
+    Column(
+        "spread",
+        "spread",
+        "Interquartile range of the kept iterations over their median; in brackets (max-min)/median of the "
+        "launches' medians.",
+        _spread,
+    ),
+    Column("status", "status", "How the newest launches ended.", status, False),
+    Column(
+        "point", "point", "The configuration's identity; data.csv has it in full.", _text("point_id"), False
+    ),
+)
+_DETAILS = (
+    Column(
+        "iteration",
+        "iteration",
+        "Median iteration time of the slowest rank.",
+        lambda row: duration(row["iteration_seconds"]),
+    ),
+    Column(
+        "model TFLOP/s per rank",
+        "model",
+        "Operations of the model, attention in full.",
+        _number("model_tflops_per_rank"),
+    ),
+    Column(
+        "causal model TFLOP/s per rank",
+        "causal",
+        "The same with half of the attention core, as some other tools count.",
+        _number("causal_model_tflops_per_rank"),
+    ),
+    Column(
+        "model petaFLOP/s",
+        "model PFLOP/s",
+        "Operations of the model, all ranks together.",
+        _number("model_petaflops"),
+    ),
+    Column(
+        "peak TFLOP/s per rank",
+        "peak",
+        "What the percentages divide by; its source stands above.",
+        _number("peak_tflops_per_rank", 4),
+    ),
+    Column(
+        "bubble fraction",
+        "bubble fraction",
+        "The measured bubble as part of the forward-backward time.",
+        _percent("bubble_fraction_percent"),
+    ),
+    Column(
+        "speed-up",
+        "speed-up",
+        "Tokens/s over the fastest (1,1,1) point of the same model, batch, precision and device.",
+        lambda row: ABSENT if absent(row["speedup"]) else f"{significant(row['speedup'])}×",
+    ),
+    Column("loss", "loss", "First and last iteration's loss.", _losses),
+    Column("launches", "launches", "Launches that the numbers combine.", _launches),
+    Column("revision", "revision", "The code's commit.", _text("revision"), False),
+)
+
+
+def result_columns(table: pd.DataFrame) -> list[Column]:
+    """The columns of the main table: what differs between the points, and what they achieved."""
+    return [*_HEAD, *_varying(table), *_source(table), *_RESULTS]
+
+
+def detail_columns(table: pd.DataFrame) -> list[Column]:
+    """The columns of the second table, its first one the point's identity."""
+    return [_RESULTS[-1], *_HEAD, *_source(table), *_DETAILS]
+
+
+def cells(table: pd.DataFrame, columns: Sequence[Column]) -> list[list[str]]:
+    """The table's rows as text."""
+    return [[column.show(row) for column in columns] for row in rows(table)]
+
+
+def rows(table: pd.DataFrame) -> list[Row]:
+    """The table's rows as dictionaries with string keys."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def text_table(table: pd.DataFrame) -> str:
+    """The summary for a terminal: columns as wide as they need to be, reasons of failures below.
+
+    The source column is left out where everything was measured.
+    """
+    if table.empty:
+        return "no records"
+    columns = result_columns(table)
+    body = cells(table, columns)
+    lines = [[column.short for column in columns], *body]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    out = []
+    for number, line in enumerate(lines):
+        padded = (
+            cell.rjust(width) if column.numeric else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
+        out.append("  ".join(padded).rstrip())
+        if number == 0:
+            out.append("  ".join("-" * width for width in widths))
+    return "\n".join([*out, *(note.replace("\n", "\n    ") for note in footnotes(table))])
+
+
+def footnotes(table: pd.DataFrame) -> list[str]:
+    """Why points lack numbers, one line for each reason with the points it holds for."""
+    notes: dict[str, list[str]] = {}
+    for row in rows(table):
+        if row["status"] != "ok":
+            reason = ABSENT if absent(row["reason"]) else row["reason"]
+            notes.setdefault(f"{row['status']}: {reason}", []).append(row["point_id"])
+        elif row["oversubscribed"]:
+            notes.setdefault(OVERSUBSCRIBED, []).append(row["point_id"])
+        elif not absent(row["note"]):
+            notes.setdefault(row["note"], []).append(row["point_id"])
+    return [f"{', '.join(points)}: {note}" for note, points in notes.items()]
+
+
+OVERSUBSCRIBED = (
+    "oversubscribed: ranks share cores or devices and wait for each other; no bubble or percentage is claimed"
+)
+
+
+def _varying(table: pd.DataFrame) -> list[Column]:
+    names = [name for name in table.columns if name.startswith(VARYING_PREFIX)]
+    headings = [(name, name.removeprefix(VARYING_PREFIX)) for name in names]
+    return [
+        Column(heading, heading, "Differs between the points.", _text(name), _is_number(table[name]))
+        for name, heading in headings
+    ]
+
+
+def _is_number(column: "pd.Series[Any]") -> bool:
+    return all(str(value).replace(".", "", 1).isdigit() for value in column)
+
+
+def _source(table: pd.DataFrame) -> list[Column]:
+    return [_SOURCE] if set(table["source"]) != {"measured"} else []

@@ -1,0 +1,177 @@
+"""The rules of a point: what is refused, in which words, and that what is proposed would work."""
+
+import re
+
+import pytest
+
+from suite.experiment.cluster import Cluster
+from suite.experiment.point import Point
+from suite.experiment.validity import nearest_divisor, violations
+
+LOCAL = Cluster(name="local", max_ranks=16)
+
+
+def _point(**sections) -> Point:
+    model = {"layers": 8, "hidden_size": 64, "heads": 8, "vocab_size": 256, "seq_length": 32}
+    return Point.model_validate(
+        {
+            **sections,
+            "model": {**model, **sections.get("model", {})},
+            "training": {"global_batch": 16, **sections.get("training", {})},
+        }
+    )
+
+
+def test_a_valid_point_breaks_nothing():
+    assert violations(_point(parallel={"tensor": 2, "pipeline": 4, "data": 2}), LOCAL) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        (
+            {"model": {"heads": 7}},
+            "model.hidden_size=64: it is not a multiple of model.heads=7; model.heads=8 would work",
+        ),
+        (
+            {"parallel": {"tensor": 3}, "model": {"ffn_hidden_size": 96}},
+            "parallel.tensor=3: it does not divide model.heads=8; parallel.tensor=2 would work",
+        ),
+        (
+            {"parallel": {"tensor": 4}, "model": {"ffn_hidden_size": 102}},
+            "parallel.tensor=4: it does not divide model.ffn_hidden_size=102; parallel.tensor=3 would work",
+        ),
+        (
+            {"parallel": {"pipeline": 8}, "model": {"layers": 7}},
+            "model.layers=7: fewer than one layer for each of the 8 virtual stages (pipeline 8 * chunks 1); "
+            "model.layers=8 would work",
+        ),
+        (
+            {"parallel": {"data": 3}, "training": {"microbatch": 2}},
+            "training.global_batch=16: it is not a multiple of data 3 * microbatch 2 = 6; "
+            "training.global_batch=18 would work",
+        ),
+        (
+            {"parallel": {"data": 8}, "training": {"microbatch": 4, "global_batch": 3}},
+            "training.global_batch=3: it is not a multiple of data 8 * microbatch 4 = 32; "
+            "training.global_batch=32 would work",
+        ),
+        (
+            {"parallel": {"tensor": 4, "pipeline": 2, "data": 4}},
+            "parallel.data=4: tensor 4 * pipeline 2 * data 4 is 32 ranks, more than the 16 of cluster local; "
+            "parallel.data=2 would work",
+        ),
+        (
+            {"parallel": {"tensor": 8, "pipeline": 8}},
+            "parallel.data=1: tensor 8 * pipeline 8 * data 1 is 64 ranks, more than the 16 of cluster local; "
+            "tensor * pipeline of at most 16 would work",
+        ),
+        (
+            {"parallel": {"pipeline": 3}, "schedule": {"split": [4, 4]}},
+            "schedule.split=[4, 4]: it must have 3 entries, one per virtual stage, that sum to 8 layers, "
+            "and it has "
+            "2 that sum to 8; schedule.split=[3, 3, 2] would work",
+        ),
+        (
+            {"parallel": {"pipeline": 2}, "schedule": {"split": [4, 5]}},
+            "schedule.split=[4, 5]: it must have 2 entries, one per virtual stage, that sum to 8 layers, "
+            "and it has "
+            "2 that sum to 9; schedule.split=[4, 4] would work",
+        ),
+        (
+            {"parallel": {"order": ["tensor", "data", "data"]}},
+            "parallel.order=['tensor', 'data', 'data']: it must name each dimension once; "
+            "parallel.order=[tensor, data, pipeline] would work",
+        ),
+        (
+            {"data": {"source": "text"}, "model": {"vocab_size": 255}},
+            "model.vocab_size=255: data.source=text reads bytes, which have 256 values; "
+            "model.vocab_size=256 would work",
+        ),
+        (
+            {"kernels": {"atention": "torch"}},
+            "kernels={atention: 'torch'}: 'atention' is no operator; nearest: attention",
+        ),
+    ],
+)
+def test_a_rule_is_said_with_the_value_and_what_would_work(sections, sentence):
+    assert violations(_point(**sections), LOCAL) == [sentence]
+
+
+@pytest.mark.parametrize("layers", [8, 9, 11, 15])
+def test_layers_that_do_not_divide_are_fine(layers):
+    assert violations(_point(model={"layers": layers}, parallel={"pipeline": 8}), LOCAL) == []
+
+
+def test_the_schedule_is_asked_with_its_sizes(monkeypatch):
+    asked = []
+
+    def why_not(section, stages, microbatches):
+        asked.append((section.name, stages, microbatches))
+        return "no"
+
+    monkeypatch.setattr("suite.pipeline.generators.why_not", why_not)
+    point = _point(parallel={"pipeline": 4, "data": 2}, training={"microbatch": 2})
+    assert violations(point, LOCAL) == ["no"]
+    assert asked == [("1f1b", 4, 4)]
+    asked.clear()
+    assert len(violations(_point(parallel={"data": 3}), LOCAL)) == 1
+    assert asked == []  # it has no number of microbatches to ask with
+
+
+def test_schedule_rules_reach_the_point():
+    (sentence,) = violations(_point(schedule={"name": "gpipe", "chunks": 2}, parallel={"pipeline": 2}), LOCAL)
+    assert "chunks" in sentence
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"parallel": {"sequence": True}},
+        {"parallel": {"scatter_gather": True}},
+        {"parallel": {"sharding": "zero1"}},
+        {"parallel": {"sharding": "zero3"}},
+        {"training": {"precision": "bf16"}},
+        {"training": {"precision": "fp16"}},
+        {"training": {"recompute": "selective"}},
+        {"training": {"recompute": "full"}},
+        {"data": {"source": "megatron"}},
+        {"kernels": "triton"},
+        {"kernels": "apex"},
+        {"kernels": {"attention": "apex", "layer_norm": "torch"}},
+        {"schedule": {"cap": 2}},
+        {"schedule": {"base": "1f1b"}},
+        {"schedule": {"file": "x.csv"}},
+    ],
+)
+def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(sections):
+    (sentence,) = violations(_point(**sections), LOCAL)
+    found = re.fullmatch(r"(\S+)=\S+: this version cannot run it yet; (\S+)=(\S+) would work", sentence)
+    assert found
+    assert found[1] == found[2]
+    section, _, field = found[2].partition(".")
+    value = {"false": False, "null": None}.get(found[3], found[3])
+    works = {section: {**sections[section], field: value}} if field else {section: value}
+    assert violations(_point(**works), LOCAL) == []
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"training": {"precision": "fp64"}}, {"kernels": "reference"}, {"kernels": {"attention": "auto"}}],
+)
+def test_what_can_run(sections):
+    assert violations(_point(**sections), LOCAL) == []
+
+
+def test_every_violation_is_said():
+    point = _point(
+        model={"heads": 7, "layers": 1}, parallel={"tensor": 3, "pipeline": 8, "data": 3, "sequence": True}
+    )
+    assert len(violations(point, LOCAL)) == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted", "nearest"), [(8, 3, 2), (12, 5, 4), (7, 5, 7), (7, 3, 1), (6, 100, 6), (8, 4, 4)]
+)
+def test_the_nearest_divisor(number, wanted, nearest):
+    assert nearest_divisor(number, wanted) == nearest
