@@ -36,7 +36,7 @@ def choose(choice: str | Mapping[str, str]) -> dict[str, str]:
     Raises:
         ValueError: an operator or an implementation that does not exist.
     """
-    wanted = {operator: choice for operator in OPERATORS} if isinstance(choice, str) else dict(choice)
+    wanted = dict.fromkeys(OPERATORS, choice) if isinstance(choice, str) else dict(choice)
     unknown = [operator for operator in wanted if operator not in OPERATORS]
     if unknown:
         raise ValueError(f"kernels: there is no operator {unknown[0]!r}; there are {', '.join(OPERATORS)}")

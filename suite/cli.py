@@ -9,7 +9,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from suite import __version__
-from suite.experiment.catalogue import default_scale, list_clusters, list_experiments, load_cluster, load_experiment
+from suite.experiment.catalogue import (
+    default_scale,
+    list_clusters,
+    list_experiments,
+    load_cluster,
+    load_experiment,
+)
 from suite.experiment.errors import BadInput, did_you_mean
 from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
@@ -44,9 +50,12 @@ class Format(StrEnum):
     PERFETTO = "perfetto"
 
 
-ExperimentName = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A file, or the name of one under experiments/.")]
+ExperimentName = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="A file, or the name of one under experiments/.")
+]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=[gpipe,1f1b].")
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=[gpipe,1f1b]."),
 ]
 ScaleName = Annotated[str | None, typer.Option("--scale", help="The experiment's scale; laptop where it exists.")]
 ClusterName = Annotated[str | None, typer.Option("--cluster", help="A cluster profile, instead of the experiment's.")]
@@ -86,7 +95,9 @@ def _expanded(
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     if version:
         print(__version__)
         raise typer.Exit
@@ -122,7 +133,8 @@ def run(
     if not as_json:
         out.print(
             f"{found.name} ({chosen}): {work.launches} launches to run, {len(work.present)} points present, "
-            f"{len(work.invalid)} invalid" + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
+            f"{len(work.invalid)} invalid"
+            + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
         )
     if dry_run:
         if as_json:
@@ -132,7 +144,13 @@ def run(
     failed = [(job, record) for job, record in statuses if record.status != "ok"]
     if as_json:
         rows = [{"point_id": r.point_id, "status": r.status, "reason": r.reason} for _, r in statuses]
-        _print_json({"launches": rows, "invalid": [p.point_id for p in work.invalid], "present": [p.id for p in work.present]})
+        _print_json(
+            {
+                "launches": rows,
+                "invalid": [p.point_id for p in work.invalid],
+                "present": [p.id for p in work.present],
+            }
+        )
     elif failed:
         for job, record in failed:
             out.print(f"{styled(record.status)} {job_label(job)}: {first_line(record.reason)}")
@@ -217,8 +235,12 @@ def status(
 @app.command()
 def report(
     experiments: Annotated[list[str], typer.Argument(metavar="EXPERIMENT...", help="Experiments to report on.")],
-    out_dir: Annotated[Path, typer.Option("--out", help="The folder that each report's own folder goes to.")] = Path("reports"),
-    explain: Annotated[str | None, typer.Option(help="A point's id: print how its numbers come about, and stop.")] = None,
+    out_dir: Annotated[Path, typer.Option("--out", help="The folder that each report's own folder goes to.")] = Path(
+        "reports"
+    ),
+    explain: Annotated[
+        str | None, typer.Option(help="A point's id: print how its numbers come about, and stop.")
+    ] = None,
     scale: ScaleName = None,
     results: Results = None,
 ) -> None:

@@ -1,5 +1,6 @@
 """What the terminal shows: tables, and the progress of a running sweep."""
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +22,15 @@ _WIDTH = None if sys.stdout.isatty() else 240  # a file or a pipe has no width o
 out = Console(highlight=False, width=_WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-_STYLES = {"ok": "green", "failed": "red", "oom": "red", "invalid": "yellow", "running": "cyan", "missing": "dim"}
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
+_STYLES = {
+    "ok": "green",
+    "failed": "red",
+    "oom": "red",
+    "invalid": "yellow",
+    "running": "cyan",
+    "missing": "dim",
+}
 
 
 def styled(status: str) -> str:
@@ -108,7 +117,11 @@ class SweepProgress:
         seconds = time.monotonic() - self.started
         rate = f"{self.tokens_per_second:,.0f} tokens/s" if record.status == "ok" else escape(first_line(record.reason))
         if not self.quiet:
-            out.print(f"{place} {label(job)} {styled(record.status)} {seconds:.1f} s, {rate}", markup=True, soft_wrap=True)
+            out.print(
+                f"{place} {label(job)} {styled(record.status)} {seconds:.1f} s, {rate}",
+                markup=True,
+                soft_wrap=True,
+            )
 
 
 def first_line(text: str | None) -> str:
@@ -162,8 +175,5 @@ def _scaled(number: float | None, unit: str = "") -> str:
     """A number with three digits and a decimal prefix."""
     if number is None:
         return ""
-    for prefix in ("", "k", "M", "G", "T", "P", "E"):
-        if number < 1000:
-            break
-        number /= 1000
-    return f"{number:.3g} {prefix}{unit}".strip()
+    steps = min(int(math.log10(number) // 3), len(_PREFIXES) - 1) if number >= 1 else 0
+    return f"{number / 1000**steps:.3g} {_PREFIXES[steps]}{unit}".strip()

@@ -22,7 +22,11 @@ MODEL = {
 
 
 def point(
-    layout: tuple[int, int, int] = (1, 1, 1), schedule: Any = "1f1b", batch: int = 8, microbatch: int = 1, **sections: Any
+    layout: tuple[int, int, int] = (1, 1, 1),
+    schedule: Any = "1f1b",
+    batch: int = 8,
+    microbatch: int = 1,
+    **sections: Any,
 ) -> Point:
     """A small point in fp64 with SGD and no clipping; `sections` are merged over it."""
     tensor, pipeline, data = layout

@@ -41,7 +41,11 @@ def _rank(
     try:
         if size > 1:
             dist.init_process_group(
-                "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+                "gloo",
+                init_method=f"file://{store}",
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=60),
             )
         results.put((rank, True, function(*arguments)))
         if size > 1:

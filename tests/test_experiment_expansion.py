@@ -89,10 +89,7 @@ def test_a_list_of_sweeps_is_their_union_and_repetitions_are_counted(tmp_path):
 
 
 def test_points_are_one_by_their_configuration_not_by_what_they_are_called(tmp_path):
-    text = (
-        BASE
-        + "sweep: {cases: [{tensor: 2}, {parallel: {tensor: 2, data: 1}}, {schedule: 1f1b, tensor: 2}]}\n"
-    )
+    text = BASE + "sweep: {cases: [{tensor: 2}, {parallel: {tensor: 2, data: 1}}, {schedule: 1f1b, tensor: 2}]}\n"
     expansion = _expand(tmp_path, text)
     assert [planned.label for planned in expansion.points] == ["tensor=2"]
     assert expansion.dropped == 2
@@ -233,9 +230,7 @@ def test_a_derived_value_that_does_not_suit_makes_the_point_invalid_and_not_the_
         "nearest: 1 (k is 3)"
     ]
     assert undefined.point is None
-    assert undefined.reasons == [
-        "parallel.data is derived as '4 / k', which has no value: division by zero (k is 0)"
-    ]
+    assert undefined.reasons == ["parallel.data is derived as '4 / k', which has no value: division by zero (k is 0)"]
     assert len({good.point_id, fraction.point_id, undefined.point_id}) == 3
     assert fraction.configuration["model"]["layers"] == 8
 
@@ -253,8 +248,7 @@ scales:
 """
     )
     assert [
-        [p.parallel.data for p in _points(tmp_path, text, scale)]
-        for scale in ("laptop", "fixed", "swept", "other")
+        [p.parallel.data for p in _points(tmp_path, text, scale)] for scale in ("laptop", "fixed", "swept", "other")
     ] == [
         [2],
         [4],
@@ -312,15 +306,12 @@ def test_a_cluster_that_is_not_there_is_said_where_it_was_written(tmp_path):
     with pytest.raises(BadInput) as caught:
         expand(experiment, "laptop")
     (problem,) = caught.value.problems
-    assert str(problem) == (
-        f"{tmp_path}/experiment.yaml:3:33: cluster: there is no cluster 'locall'; nearest: local"
-    )
+    assert str(problem) == (f"{tmp_path}/experiment.yaml:3:33: cluster: there is no cluster 'locall'; nearest: local")
 
 
 def test_labels_say_what_varies(tmp_path):
     text = (
-        BASE + "sweep: {grid: {schedule: [1f1b, {name: interleaved, chunks: 4}], global_batch: [8, 16], "
-        "tensor: [2]}}\n"
+        BASE + "sweep: {grid: {schedule: [1f1b, {name: interleaved, chunks: 4}], global_batch: [8, 16], tensor: [2]}}\n"
     )
     assert [planned.label for planned in _expand(tmp_path, text).points] == [
         "schedule=1f1b global_batch=8",

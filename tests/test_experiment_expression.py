@@ -157,9 +157,7 @@ _NUMBERS = st.integers(-50, 50).map(lambda n: f"({n})") | st.floats(-50, 50).map
 _ARITHMETIC = st.recursive(
     _NUMBERS | st.sampled_from(["x", "y"]),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(
-            lambda t: f"({' '.join(t)})"
-        ),
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(lambda t: f"({' '.join(t)})"),
         st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(lambda t: f"{t[0]}({t[1]}, {t[2]})"),
         inner.map(lambda text: f"abs({text})"),
         inner.map(lambda text: f"(-{text})"),

@@ -67,9 +67,7 @@ def test_a_scalar_removes_the_field_from_zip_and_cases_and_derive(experiment):
     ],
 )
 def test_a_list_is_a_new_axis_in_place_of_the_old(experiment, override, names):
-    expansion = expand(
-        experiment, "laptop", [override, "tensor=1", "pipeline=1", "data=1", "seed=1", "microbatch=1"]
-    )
+    expansion = expand(experiment, "laptop", [override, "tensor=1", "pipeline=1", "data=1", "seed=1", "microbatch=1"])
     assert [planned.point.schedule_label for planned in expansion.points] == names
 
 
@@ -93,9 +91,7 @@ def test_fixing_a_schedule_by_name_lets_no_chunks_leak(experiment):
 
 def test_a_field_of_a_section_wins_over_the_section_in_any_order(experiment):
     for overrides in (["schedule=interleaved", "chunks=8"], ["chunks=8", "schedule=interleaved"]):
-        assert _values(expand(experiment, "laptop", overrides), lambda p: p.schedule_label) == [
-            "interleaved v=8"
-        ]
+        assert _values(expand(experiment, "laptop", overrides), lambda p: p.schedule_label) == ["interleaved v=8"]
     axis = expand(experiment, "laptop", ["schedule=interleaved", "chunks=2,4"])
     assert _values(axis, lambda p: p.schedule.chunks) == [2, 4]
 
@@ -140,8 +136,7 @@ def test_a_number_with_an_exponent_and_a_quoted_text(experiment):
         ("tensorr=2", "override 'tensorr=2': tensorr: names no field, section or variable; nearest: tensor"),
         (
             "modl.layers=2",
-            "override 'modl.layers=2': modl.layers: names no field, section or variable; nearest: "
-            "model.layers",
+            "override 'modl.layers=2': modl.layers: names no field, section or variable; nearest: model.layers",
         ),
         (
             "name=x",
@@ -160,8 +155,7 @@ def test_a_number_with_an_exponent_and_a_quoted_text(experiment):
         ),
         (
             "tensor=[1,-2]",
-            "override 'tensor=[1,-2]': parallel.tensor: got -2; it must be a whole number of at least 1; "
-            "nearest: 1",
+            "override 'tensor=[1,-2]': parallel.tensor: got -2; it must be a whole number of at least 1; nearest: 1",
         ),
         ("tensor=", "override 'tensor=': parallel.tensor: got null; it must be a whole number of at least 1"),
         ("parallel=2", "override 'parallel=2': parallel: got 2; it must be a mapping of fields"),

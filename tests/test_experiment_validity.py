@@ -164,9 +164,7 @@ def test_what_can_run(sections):
 
 
 def test_every_violation_is_said():
-    point = _point(
-        model={"heads": 7, "layers": 1}, parallel={"tensor": 3, "pipeline": 8, "data": 3, "sequence": True}
-    )
+    point = _point(model={"heads": 7, "layers": 1}, parallel={"tensor": 3, "pipeline": 8, "data": 3, "sequence": True})
     assert len(violations(point, LOCAL)) == 7
 
 

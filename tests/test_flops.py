@@ -72,9 +72,7 @@ def test_full_recomputation_is_the_papers_equation_3(name):
     assert hardware_flops(model, 512, 8, "full") == paper_flops(model, 512)
     assert paper_flops(model, 512) == pytest.approx(equation, rel=1e-12)
     without = 72 * 512 * s * layers * h**2 * (1 + s / (6 * h) + vocab / (12 * layers * h))
-    assert (
-        hardware_flops(model, 512, 8, "none") == model_flops(model, 512) == pytest.approx(without, rel=1e-12)
-    )
+    assert hardware_flops(model, 512, 8, "none") == model_flops(model, 512) == pytest.approx(without, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].get("vocab_size") == 51200])

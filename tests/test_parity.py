@@ -43,9 +43,7 @@ LAYOUTS = [
 
 @functools.cache
 def single(layers: int, batch: int, microbatch: int, tied: bool) -> dict[str, Any]:
-    return gradients(
-        point(batch=batch, microbatch=microbatch, model={"layers": layers, "tied_embeddings": tied})
-    )
+    return gradients(point(batch=batch, microbatch=microbatch, model={"layers": layers, "tied_embeddings": tied}))
 
 
 def assert_parity(other: dict[str, Any], reference: dict[str, Any], tolerance: float = 1e-10) -> None:

@@ -130,9 +130,7 @@ def test_bad_files_are_named_and_skipped(tmp_path):
     (folder / "job-17" / "a-0.json").write_text("a log of a job, not a record")
     records, problems = store.read("sweep")
     assert [record.file for record in records] == [str(good)]
-    reasons = {
-        Path(problem.file).relative_to(tmp_path / "sweep" / "laptop"): problem.reason for problem in problems
-    }
+    reasons = {Path(problem.file).relative_to(tmp_path / "sweep" / "laptop"): problem.reason for problem in problems}
     expected = {
         "measured/0a1b2c3d/a-1.json": "torn or not JSON",
         "measured/0a1b2c3d/a-2.json": "schema 2, and this version of the suite reads schema 1",

@@ -22,18 +22,12 @@ def find_experiment(name_or_path: str | Path) -> Path:
     if path.suffix in _SUFFIXES:
         if path.is_file():
             return path
-        raise BadInput(
-            [Problem(f"there is no such file; {did_you_mean(path.stem, list_experiments())}", Place(given))]
-        )
+        raise BadInput([Problem(f"there is no such file; {did_you_mean(path.stem, list_experiments())}", Place(given))])
     for root in _experiment_roots():
-        found = [
-            file for file in _files(root) if given in (file.stem, str(file.relative_to(root).with_suffix("")))
-        ]
+        found = [file for file in _files(root) if given in (file.stem, str(file.relative_to(root).with_suffix("")))]
         if len(found) > 1:
             names = " or ".join(str(file) for file in found)
-            raise BadInput(
-                [Problem(f"several experiments have this name; give the path: {names}", Place(given))]
-            )
+            raise BadInput([Problem(f"several experiments have this name; give the path: {names}", Place(given))])
         if found:
             return found[0]
     if path.is_file():

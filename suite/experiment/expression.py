@@ -112,9 +112,7 @@ def _check(
         case ast.Name() | ast.Attribute():
             name = _dotted(node)
             if name is None:
-                raise ExpressionError(
-                    "takes an attribute of something that is not a section, which is not allowed"
-                )
+                raise ExpressionError("takes an attribute of something that is not a section, which is not allowed")
             key = keys(name)
             if key is None:
                 raise ExpressionError(f"uses the unknown name '{name}'; {did_you_mean(name, known())}")

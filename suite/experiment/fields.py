@@ -125,11 +125,7 @@ def _candidates(value: Any, kind: Any) -> Iterable[Any]:
             close = nearest(value, get_args(base))
             if close is not None:
                 yield close
-        if (
-            base is bool
-            and isinstance(value, str)
-            and value.lower() in ("yes", "on", "no", "off", "true", "false")
-        ):
+        if base is bool and isinstance(value, str) and value.lower() in ("yes", "on", "no", "off", "true", "false"):
             yield value.lower() in ("yes", "on", "true")
         if base in (int, float) and not isinstance(value, bool):
             if isinstance(value, str):

@@ -38,9 +38,7 @@ class Change:
 
     values: Settings
     resets: tuple[str, ...] = ()
-    written: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # as the user wrote it; without a named model's shape
+    written: Mapping[str, Any] = field(default_factory=dict)  # as the user wrote it; without a named model's shape
 
     @property
     def covers(self) -> frozenset[str]:

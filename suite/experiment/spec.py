@@ -86,9 +86,7 @@ def read_experiment(path: Path) -> Experiment:
     root = read_yaml(path)
     if not isinstance(root.value, dict):
         what = "is empty" if root.value is None else f"got {shown(root.plain())}"
-        raise BadInput(
-            [Problem(f"{what}; an experiment is a mapping with model, training, sweep, ...", root.place)]
-        )
+        raise BadInput([Problem(f"{what}; an experiment is a mapping with model, training, sweep, ...", root.place)])
     problems: list[Problem] = []
     _refuse_unknown(root, _FILE_KEYS, "", problems)
     name = _text(root, "name", path.stem, problems)
@@ -100,13 +98,11 @@ def read_experiment(path: Path) -> Experiment:
     if paper is not None and not isinstance(paper.value, dict):
         problems.append(Problem(f"got {shown(paper.plain())}; it must be a mapping", paper.place, "paper"))
     scales = {
-        scale_name: _read_scale(scale_name, root, node, problems)
-        for scale_name, node in _scale_nodes(root, problems)
+        scale_name: _read_scale(scale_name, root, node, problems) for scale_name, node in _scale_nodes(root, problems)
     }
     if problems:
         order = {
-            problem: (problem.place.line, problem.place.column) if problem.place else (0, 0)
-            for problem in problems
+            problem: (problem.place.line, problem.place.column) if problem.place else (0, 0) for problem in problems
         }
         raise BadInput(sorted(order, key=lambda problem: order[problem]))
     return Experiment(name, title, paper.plain() if paper else {}, path, scales)
@@ -208,13 +204,9 @@ def _variables(node: Node, problems: list[Problem]) -> Settings:
     for name, item in given.value.items():
         where = f"variables.{name}"
         if not name.isidentifier() or keyword.iskeyword(name):
-            problems.append(
-                Problem("a variable's name must be letters, digits and '_'", item.key_place, where)
-            )
+            problems.append(Problem("a variable's name must be letters, digits and '_'", item.key_place, where))
         elif name in FIELDS or name in SHORT or name in SECTIONS or name in COMPUTED or name in FUNCTIONS:
-            problems.append(
-                Problem("the name already means something else; take another", item.key_place, where)
-            )
+            problems.append(Problem("the name already means something else; take another", item.key_place, where))
         elif not isinstance(item.value, bool | int | float | str):
             message = f"got {shown(item.plain())}; a variable is a number, a text, true or false"
             problems.append(Problem(message, item.place, where))
@@ -251,13 +243,9 @@ def _derivations(node: Node, keys: Keys, problems: list[Problem]) -> dict[str, D
         key = keys.field(word)
         if key is None or key in ("model.name", "schedule.name"):
             if keys.knows(word):
-                message = (
-                    "a whole section or its name cannot be derived; sweep it, or derive one of its fields"
-                )
+                message = "a whole section or its name cannot be derived; sweep it, or derive one of its fields"
             else:
-                message = (
-                    f"names no field or variable; {did_you_mean(word, [*keys.variables, *SHORT, *FIELDS])}"
-                )
+                message = f"names no field or variable; {did_you_mean(word, [*keys.variables, *SHORT, *FIELDS])}"
             problems.append(Problem(message, item.key_place, where))
             continue
         if key in found:
@@ -304,9 +292,7 @@ def _requirements(node: Node, keys: Keys, problems: list[Problem]) -> list[Requi
     if given is None:
         return []
     if not isinstance(given.value, list):
-        message = (
-            f"got {shown(given.plain())}; it must be a list of expressions or {{that: ..., because: ...}}"
-        )
+        message = f"got {shown(given.plain())}; it must be a list of expressions or {{that: ..., because: ...}}"
         problems.append(Problem(message, given.place, "require"))
         return []
     found = []
@@ -324,9 +310,7 @@ def _requirements(node: Node, keys: Keys, problems: list[Problem]) -> list[Requi
         if expression is None:
             continue
         if not expression.is_condition:
-            message = (
-                f"'{expression.text}' is a number, not a condition; compare it, as in {expression.text} == 0"
-            )
+            message = f"'{expression.text}' is a number, not a condition; compare it, as in {expression.text} == 0"
             problems.append(Problem(message, that.place, where))
             continue
         found.append(Requirement(expression, because, that.place))

@@ -78,9 +78,7 @@ def read_sweep(node: Node | None, keys: Keys, problems: list[Problem]) -> Sweep:
         return (Block(),)
     if isinstance(node.value, list):
         if not node.value:
-            problems.append(
-                Problem("is an empty list; give at least one block, or leave it out", node.place, "sweep")
-            )
+            problems.append(Problem("is an empty list; give at least one block, or leave it out", node.place, "sweep"))
         return tuple(_block(item, keys, problems) for item in node.value)
     return (_block(node, keys, problems),)
 
@@ -91,9 +89,7 @@ def _block(node: Node, keys: Keys, problems: list[Problem]) -> Block:
         problems.append(Problem(message, node.place, "sweep"))
         return Block()
     if not node.value:
-        problems.append(
-            Problem("is empty; give any of grid, zip and cases, or leave it out", node.place, "sweep")
-        )
+        problems.append(Problem("is empty; give any of grid, zip and cases, or leave it out", node.place, "sweep"))
     factors: list[Factor] = []
     for part, item in node.value.items():
         match part:
@@ -118,9 +114,7 @@ def _axes(node: Node, where: str, keys: Keys, problems: list[Problem]) -> list[F
         problems.append(Problem(message, node.place, where))
         return []
     return [
-        factor
-        for key, item in node.value.items()
-        if (factor := _axis(key, item, where, keys, problems)) is not None
+        factor for key, item in node.value.items() if (factor := _axis(key, item, where, keys, problems)) is not None
     ]
 
 
@@ -162,9 +156,7 @@ def _zipped(axes: list[Factor], node: Node, problems: list[Problem]) -> list[Fac
 
 def _cases(node: Node, keys: Keys, problems: list[Problem]) -> list[Factor]:
     if not isinstance(node.value, list) or not node.value:
-        message = (
-            f"got {shown(node.plain())}; it must be a list of points, each a mapping from a key to a value"
-        )
+        message = f"got {shown(node.plain())}; it must be a list of points, each a mapping from a key to a value"
         problems.append(Problem(message, node.place, "sweep.cases"))
         return []
     choices = []

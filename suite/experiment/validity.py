@@ -35,8 +35,7 @@ def _model(point: Point) -> list[str]:
         if size % tensor:
             works = nearest_divisor(size, tensor)
             found.append(
-                f"parallel.tensor={tensor}: it does not divide model.{name}={size}; "
-                f"parallel.tensor={works} would work"
+                f"parallel.tensor={tensor}: it does not divide model.{name}={size}; parallel.tensor={works} would work"
             )
     return found
 

@@ -33,9 +33,7 @@ class PointState:
         }
 
 
-def states(
-    points: Sequence[Planned], records: Sequence[StoredRecord], folders: Sequence[Path]
-) -> list[PointState]:
+def states(points: Sequence[Planned], records: Sequence[StoredRecord], folders: Sequence[Path]) -> list[PointState]:
     """The state of every point; `folders` are the stores' folders of this experiment, scale and source."""
     return [_state(planned, [r for r in records if r.point_id == planned.point_id], folders) for planned in points]
 

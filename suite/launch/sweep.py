@@ -13,7 +13,7 @@ from suite.launch.job import Job, JobFolder, now
 from suite.launch.local import LocalJob
 from suite.measure.provenance import host_environment, revision
 from suite.records.schema import Record
-from suite.records.store import Store, StoredRecord
+from suite.records.store import Store, StoredRecord, load
 
 
 class Watcher(Protocol):
@@ -127,7 +127,9 @@ class LocalSweep:
         if path is None:
             reason = f"the job ended without a record; the last it printed:\n{running.last_words()}"
             path = job.write(job.record("failed", reason, started, environment=host_environment()))
-        record = Record.model_validate_json(path.read_text())
+        record = load(path, path.relative_to(job.store))
+        if isinstance(record, str):
+            raise RuntimeError(f"{path}: {record}")
         watcher.end(job, record)
         return job, record
 

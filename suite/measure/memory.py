@@ -39,6 +39,10 @@ class LiveTensorBytes(TorchDispatchMode):
         self.live += size
         self.peak = max(self.peak, self.live)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and skipping would import the compiler, seconds per rank
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else (result,):

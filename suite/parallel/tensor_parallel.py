@@ -65,7 +65,14 @@ class ColumnParallelLinear(nn.Module):
     """A linear layer whose output features are split over tensor ranks; adding the bias is left to the caller."""
 
     def __init__(
-        self, name: str, in_features: int, out_features: int, std: float, group: Group, seed: int, dtype: torch.dtype
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        std: float,
+        group: Group,
+        seed: int,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.group = group
@@ -83,7 +90,14 @@ class RowParallelLinear(nn.Module):
     """A linear layer whose input features are split over tensor ranks; adding the bias is left to the caller."""
 
     def __init__(
-        self, name: str, in_features: int, out_features: int, std: float, group: Group, seed: int, dtype: torch.dtype
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        std: float,
+        group: Group,
+        seed: int,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.group = group

@@ -70,9 +70,7 @@ def build_topology(parallel: Parallel, device_type: str, first_rank: int, last_r
         return Topology(rank=0)
     outermost_first = tuple(reversed(parallel.order))
     sizes = {"tensor": parallel.tensor, "data": parallel.data, "pipeline": parallel.pipeline}
-    mesh = init_device_mesh(
-        device_type, tuple(sizes[name] for name in outermost_first), mesh_dim_names=outermost_first
-    )
+    mesh = init_device_mesh(device_type, tuple(sizes[name] for name in outermost_first), mesh_dim_names=outermost_first)
     groups = {}
     for name in outermost_first:
         handle = mesh.get_group(name)
@@ -84,9 +82,7 @@ def build_topology(parallel: Parallel, device_type: str, first_rank: int, last_r
     return Topology(dist.get_rank(), **groups, embedding=embedding, world=world)
 
 
-def _embedding_group(
-    ranks: torch.Tensor, dimensions: tuple[str, ...], first_rank: int, last_rank: int
-) -> Group:
+def _embedding_group(ranks: torch.Tensor, dimensions: tuple[str, ...], first_rank: int, last_rank: int) -> Group:
     """The group of first and last stage at this rank's tensor and data coordinates; all ranks create all groups."""
     if first_rank == last_rank:
         return ALONE

@@ -27,9 +27,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
     """Summed negative log-likelihood over logits whose last dimension is split over tensor ranks."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group
-    ) -> torch.Tensor:
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group) -> torch.Tensor:
         width = logits.shape[-1]
         local = targets - group.index * width
         elsewhere = (local < 0) | (local >= width)
@@ -57,9 +55,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
         return (probability * grad).to(ctx.dtype), None, None, None
 
 
-def vocab_cross_entropy(
-    logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group
-) -> torch.Tensor:
+def vocab_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, group: Group) -> torch.Tensor:
     """Sum over tokens of the cross entropy, a scalar, equal on every tensor rank.
 
     `logits` [s, b, Vpadded/t] are this rank's columns, `targets` [s, b] global token numbers below `vocab_size`.

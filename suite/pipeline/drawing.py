@@ -16,10 +16,10 @@ _ROW, _LABEL, _WIDTH = 26, 60, 1100
 
 
 def as_text(timeline: Timeline, chunks: int, width: int | None = None) -> str:
-    """A row a rank; each action is its microbatch's number over the time it takes, dots are idle.
+    """A row a rank; each action is its microbatch's number over the time it takes; dots are idle.
 
-    Forwards are plain, other actions carry their kind. With several chunks a letter names the chunk: none for the first,
-    a for the second, b for the third. Lines longer than `width` are cut.
+    Forwards are plain, other actions carry their kind. With several chunks a letter names the chunk: none for the
+    first, a for the second, b for the third. Lines longer than `width` are cut.
     """
     shortest = min(span.end - span.start for row in timeline.ranks for span in row)
     digits = max(len(_cell(span, chunks, len(timeline.ranks))) for row in timeline.ranks for span in row) + 1
@@ -52,7 +52,8 @@ def as_svg(timeline: Timeline, title: str, chunks: int = 1) -> str:
     scale = (_WIDTH - _LABEL - 10) / end
     height = 34 + _ROW * ranks
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
+        'font-size="11">',
         f'<text x="4" y="18" font-size="14">{escape(title)}</text>',
     ]
     for rank, row in enumerate(timeline.ranks):

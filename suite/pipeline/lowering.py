@@ -64,9 +64,7 @@ def lower(schedule: Schedule) -> Lowered:
     Raises:
         ScheduleError: the schedule deadlocks.
     """
-    times = {
-        span.action: (span.start, span.end) for row in timeline(schedule).ranks for span in row
-    }
+    times = {span.action: (span.start, span.end) for row in timeline(schedule).ranks for span in row}
     inputs = _messages(schedule, set(times))
     streams: dict[tuple[int, int], list[Message]] = {}
     for message in inputs.values():
@@ -125,9 +123,7 @@ class _Lowering:
         self.result: list[Op] = []
 
     def ops(self) -> tuple[Op, ...]:
-        finals = {
-            (action.stage, action.replica): action for action in self.program if action.kind in RELEASING_KINDS
-        }
+        finals = {(action.stage, action.replica): action for action in self.program if action.kind in RELEASING_KINDS}
         for action in self.program:
             for peer in self.ahead:
                 self._post(peer, action)

@@ -133,11 +133,9 @@ class _Ranks:
         waits = self.lowered.inputs.get(op.action) if op.action else op.message
         if op.kind == "receive" or waits is None:
             return None
-        if op.kind == "send":
-            ready = self.issued[waits.destination, rank] > self.places[waits]
-        else:
-            ready = self.arrived(waits)
-        return None if ready else waits
+        if op.kind == "send":  # the receive has been posted
+            return None if self.issued[waits.destination, rank] > self.places[waits] else waits
+        return None if self.arrived(waits) else waits
 
     def do(self, rank: int, op: Op) -> None:
         """Carry the instruction out."""

@@ -71,9 +71,7 @@ class Timeline:
     @property
     def bubble_span(self) -> float:
         """Idle time that iterations chained without a barrier pay: the largest gap inside one rank's own span."""
-        return max(
-            spans[-1].end - spans[0].start - self._work(rank) for rank, spans in enumerate(self.ranks)
-        )
+        return max(spans[-1].end - spans[0].start - self._work(rank) for rank, spans in enumerate(self.ranks))
 
     @property
     def bubble_over_ideal(self) -> float:

@@ -46,7 +46,10 @@ class Transport:
             )
         tensor = tensor.contiguous()
         destination = self.group.ranks[message.destination]
-        self.sending[message] = (self._started(dist.isend(tensor, destination, group=self.group.handle)), tensor)
+        self.sending[message] = (
+            self._started(dist.isend(tensor, destination, group=self.group.handle)),
+            tensor,
+        )
         self.bytes_sent += tensor.nbytes
 
     def settle(self, message: Message) -> None:

@@ -75,9 +75,7 @@ class Store:
         folder = self.folder(record)
         _plain(revision)
         if launch is None:
-            launch = self.next_launch(
-                record.experiment, record.scale, record.source, record.point_id, revision
-            )
+            launch = self.next_launch(record.experiment, record.scale, record.source, record.point_id, revision)
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
         text = record.model_dump_json(by_alias=True, indent=1)  # pydantic writes NaN and inf as null
@@ -125,7 +123,7 @@ def read_stores(
     for root in dict.fromkeys(Path(root) for root in roots):
         for path, reason in _candidates(root / _plain(experiment), scale, source):
             relative = path.relative_to(root)
-            result = _load(path, relative) if reason is None else reason
+            result = load(path, relative) if reason is None else reason
             if isinstance(result, str):
                 problems.append(Problem(str(path), result))
                 continue
@@ -167,8 +165,8 @@ def _candidates(folder: Path, scale: str | None, source: str | None) -> Iterator
                 yield level / name, None if named_well else "foreign file: not <revision>-<launch>.json"
 
 
-def _load(path: Path, relative: Path) -> StoredRecord | str:
-    """The record at `path`, or why it is none."""
+def load(path: Path, relative: Path) -> StoredRecord | str:
+    """The record at `path`, or why it is none. `relative` is the path within its store."""
     match = _FILE.fullmatch(path.name)
     if match is None:
         return "foreign file: not <revision>-<launch>.json"

@@ -115,8 +115,7 @@ def _peak(record: Record, point: Point, found: Metrics) -> Iterator[str]:
         f"= {100 * found.hfu:.4g} %, the paper's percentage of peak"
     )
     yield (
-        f"  MFU               {found.model_flops_per_second:.6g}/({found.ranks}*{peak:.6g}) "
-        f"= {100 * found.mfu:.4g} %"
+        f"  MFU               {found.model_flops_per_second:.6g}/({found.ranks}*{peak:.6g}) = {100 * found.mfu:.4g} %"
     )
 
 

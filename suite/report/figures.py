@@ -21,9 +21,7 @@ def throughput(table: pd.DataFrame) -> Drawn:
     """Throughput of every point that has one, by layout; oversubscribed points hatched."""
     kept = [row for row in rows(table) if row["tokens_per_second"] == row["tokens_per_second"]]
     one_model = len({row["model"] for row in kept}) <= 1
-    key, unit = (
-        ("tokens_per_second", "tokens/s") if one_model else ("hardware_tflops_per_rank", "TFLOP/s per rank")
-    )
+    key, unit = ("tokens_per_second", "tokens/s") if one_model else ("hardware_tflops_per_rank", "TFLOP/s per rank")
     what = "tokens per second" if one_model else "executed TFLOP/s per rank (the models differ)"
     many = len(kept) > MOST_BARS
     with styled():
@@ -191,9 +189,7 @@ def _why_no_bubble(pipelined: Sequence[Row]) -> str:
     if not pipelined:
         return "No point has more than one pipeline rank, so there is no bubble."
     if all(row["oversubscribed"] for row in pipelined if row["status"] == "ok"):
-        return (
-            "No bubble is claimed: every pipelined point is oversubscribed,\nits ranks wait for each other."
-        )
+        return "No bubble is claimed: every pipelined point is oversubscribed,\nits ranks wait for each other."
     return "No bubble is claimed: no pipelined point has samples of every pipeline rank."
 
 

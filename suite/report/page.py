@@ -51,9 +51,7 @@ class _Table:
     failed: Sequence[bool]
 
 
-def write_report(
-    title: str, records: Sequence[StoredRecord], problems: Sequence[Problem], out: Path
-) -> Report:
+def write_report(title: str, records: Sequence[StoredRecord], problems: Sequence[Problem], out: Path) -> Report:
     """Writes `index.html`, `report.md`, `data.csv` and `figures/` into `out`, made if it is not there.
 
     The same records give the same bytes. Figures of an earlier report are removed; other files stay.
@@ -204,6 +202,4 @@ def _common(point_rows: Sequence[PointRow]) -> list[tuple[str, str]]:
         "scale": "scale",
         "cluster": "cluster",
     }
-    return [
-        (name, configured(point_rows[0].best, path)) for path, name in fields.items() if path not in differing
-    ]
+    return [(name, configured(point_rows[0].best, path)) for path, name in fields.items() if path not in differing]

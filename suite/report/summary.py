@@ -190,11 +190,7 @@ def launch_table(rows: Sequence[PointRow]) -> pd.DataFrame:
 
 def varying(rows: Sequence[PointRow]) -> dict[str, str]:
     """Paths of the configuration (with headings) in which the rows differ, layout and schedule aside."""
-    return {
-        path: heading
-        for path, heading in VARYING.items()
-        if len({configured(row.best, path) for row in rows}) > 1
-    }
+    return {path: heading for path, heading in VARYING.items() if len({configured(row.best, path) for row in rows}) > 1}
 
 
 def _column(rows: Sequence[PointRow], path: str) -> list[str]:
@@ -225,9 +221,7 @@ def configured(launch: Launch, path: str) -> str:
 def model_label(point: Point) -> str:
     """The model's name with its shape, so that a name alone never stands for a size."""
     model = point.model
-    shape = (
-        f"l={model.layers} h={model.hidden_size} a={model.heads} s={model.seq_length} V={model.vocab_size}"
-    )
+    shape = f"l={model.layers} h={model.hidden_size} a={model.heads} s={model.seq_length} V={model.vocab_size}"
     if model.ffn_hidden_size != 4 * model.hidden_size:
         shape += f" f={model.ffn_hidden_size}"
     if not model.tied_embeddings:

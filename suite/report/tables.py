@@ -95,9 +95,7 @@ _RESULTS = (
         "Executed operations (recomputation and padded vocabulary included) per second and rank.",
         _number("hardware_tflops_per_rank"),
     ),
-    Column(
-        "petaFLOP/s", "PFLOP/s", "The same of all ranks together, in 1e15.", _number("hardware_petaflops")
-    ),
+    Column("petaFLOP/s", "PFLOP/s", "The same of all ranks together, in 1e15.", _number("hardware_petaflops")),
     Column(
         "% of peak (HFU)",
         "% of peak",
@@ -135,9 +133,7 @@ _RESULTS = (
         _spread,
     ),
     Column("status", "status", "How the newest launches ended.", status, False),
-    Column(
-        "point", "point", "The configuration's identity; data.csv has it in full.", _text("point_id"), False
-    ),
+    Column("point", "point", "The configuration's identity; data.csv has it in full.", _text("point_id"), False),
 )
 _DETAILS = (
     Column(

@@ -86,9 +86,7 @@ def _timeline(name: str, launch: Launch, trace: Trace) -> Drawn:
                     if span.kind == kind and _chunk(span, point.parallel.pipeline) % 2 == odd
                 ]
                 colour = lighter(KIND_COLOURS[kind]) if odd else KIND_COLOURS[kind]
-                axes.add_collection(
-                    PatchCollection(boxes, facecolor=colour, edgecolor="white", linewidth=0.4)
-                )
+                axes.add_collection(PatchCollection(boxes, facecolor=colour, edgecolor="white", linewidth=0.4))
         _microbatches(axes, trace.spans, ranks, total, point.parallel.pipeline)
         axes.set(xlim=(0, 1000 * total), ylim=(len(ranks) - 0.5, -0.5), xlabel="ms", ylabel="pipeline rank")
         axes.set_yticks(range(len(ranks)), [str(index) for index in range(len(ranks))])
@@ -99,11 +97,7 @@ def _timeline(name: str, launch: Launch, trace: Trace) -> Drawn:
         if record.oversubscribed:
             title += f"\noversubscribed: {crowding(launch)}; gaps are not bubble"
         axes.set_title(title)
-    claim = (
-        "Gaps are not bubble: the ranks waited for each other."
-        if record.oversubscribed
-        else "Gaps are idle time."
-    )
+    claim = "Gaps are not bubble: the ranks waited for each other." if record.oversubscribed else "Gaps are idle time."
     return Drawn(
         name,
         f"Timeline, {point.schedule_label}, {record.source}",
@@ -123,9 +117,7 @@ def _chunk(span: TraceSpan, pipeline: int) -> int:
     return span.stage // pipeline
 
 
-def _microbatches(
-    axes: Axes, spans: Sequence[TraceSpan], ranks: Sequence[int], total: float, pipeline: int
-) -> None:
+def _microbatches(axes: Axes, spans: Sequence[TraceSpan], ranks: Sequence[int], total: float, pipeline: int) -> None:
     """Writes the microbatch into every box that has room for it."""
     if len(spans) > _MOST_TEXT or total <= 0:
         return

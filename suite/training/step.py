@@ -1,6 +1,6 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -120,12 +120,10 @@ class TrainingStep:
             for ran in self.engine.executed
         ]
         busy = self.engine.busy_seconds(marks)
-        return IterationSamples(
-            loss, norm, end - begin, busy, self.reduction_wait, end - update, actions
-        )
+        return IterationSamples(loss, norm, end - begin, busy, self.reduction_wait, end - update, actions)
 
 
-def _flatten_stages(stages: dict[int, torch.nn.Module]) -> dict[int, list[FlatBuffer]]:
+def _flatten_stages(stages: Mapping[int, torch.nn.Module]) -> dict[int, list[FlatBuffer]]:
     """Each stage's parameters in flat buffers; one that two stages of this rank share is in the first's."""
     seen: set[torch.Tensor] = set()
     buffers = {}

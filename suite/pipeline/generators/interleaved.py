@@ -21,9 +21,7 @@ def interleaved(stages: int, microbatches: int, chunks: int, group: int | None =
     return Schedule("interleaved", stages, microbatches, chunks, (placement,), programs)
 
 
-def _program(
-    rank: int, stages: int, chunks: int, group: int, table: list[tuple[int, int]]
-) -> tuple[Action, ...]:
+def _program(rank: int, stages: int, chunks: int, group: int, table: list[tuple[int, int]]) -> tuple[Action, ...]:
     forwards = [Action(FORWARD, chunk * stages + rank, i) for i, chunk in table]
     backwards = [Action(BACKWARD, (chunks - 1 - chunk) * stages + rank, i) for i, chunk in table]
     warmup = min(2 * (stages - rank - 1) + (chunks - 1) * group, len(table))

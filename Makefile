@@ -1,0 +1,43 @@
+# `make demo` runs the main job, `make test` the tests. Both make their own environment in .venv and reuse it.
+
+PYTHON := $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.ready-run
+	$(BIN)/suite run quickstart
+	$(BIN)/suite report quickstart
+
+test: $(VENV)/.ready-test
+	$(BIN)/pytest
+
+lint: $(VENV)/.ready-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The project is installed as a link to this checkout; a changed pyproject.toml installs again.
+$(VENV)/.ready-run: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.ready-test: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@ $(VENV)/.ready-run
+
+$(VENV)/.ready-lint: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[lint]'
+	touch $@ $(VENV)/.ready-run
