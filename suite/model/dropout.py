@@ -5,8 +5,10 @@ in it, computed with integers, so it is the same on every device and for every w
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 _MASK32 = 0xFFFFFFFF
 SITES = ("embedding", "attention", "attention_output", "mlp_output")
@@ -43,6 +45,22 @@ def _uniform_bits(keys: torch.Tensor, elements: int) -> torch.Tensor:
     return x
 
 
+class _Drop(torch.autograd.Function):
+    """x * kept * scale, keeping one byte an element for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return torch.ops.aten.native_dropout_backward(x, kept, scale)  # the operator for this very product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (kept,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grad, kept, ctx.scale), None, None
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Dropout for the sequences of one microbatch in one iteration."""
@@ -64,7 +82,7 @@ class Dropout:
 
     def _apply(self, x: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
         kept = bits >= int(self.rate * (1 << 32)) - (1 << 31)  # the bits are uniform over int32
-        return x * kept.to(x.dtype).mul_(1.0 / (1.0 - self.rate))
+        return _Drop.apply(x, kept, 1.0 / (1.0 - self.rate))
 
     def hidden(self, x: torch.Tensor, layer: int, site: str) -> torch.Tensor:
         """Drop elements of activations [s, b, h], which every tensor rank holds whole."""
