@@ -65,6 +65,7 @@ def gradients_here(at: Point) -> dict[str, Any]:
         "loss": loss,
         "norm": norm,
         "coords": step.topology.coords,
+        "pipeline_bytes": step.transport.bytes_sent,
         "executed": [ran.action for ran in step.engine.executed],
         "gradients": [(p.spec, p.shared, p.grad.numpy().copy()) for p in step.parameters()],
     }

@@ -119,6 +119,12 @@ def test_the_schedule_is_asked_with_its_sizes(monkeypatch):
     assert asked == []  # it has no number of microbatches to ask with
 
 
+def test_sequence_parallelism_needs_a_sequence_that_divides():
+    (sentence,) = violations(_point(model={"seq_length": 30}, parallel={"tensor": 4, "sequence": True}), LOCAL)
+    assert "model.seq_length=32 would work" in sentence
+    assert violations(_point(model={"seq_length": 30}, parallel={"tensor": 2, "sequence": True}), LOCAL) == []
+
+
 def test_schedule_rules_reach_the_point():
     (sentence,) = violations(_point(schedule={"name": "gpipe", "chunks": 2}, parallel={"pipeline": 2}), LOCAL)
     assert "chunks" in sentence
@@ -127,14 +133,10 @@ def test_schedule_rules_reach_the_point():
 @pytest.mark.parametrize(
     "sections",
     [
-        {"parallel": {"sequence": True}},
-        {"parallel": {"scatter_gather": True}},
         {"parallel": {"sharding": "zero1"}},
         {"parallel": {"sharding": "zero3"}},
         {"training": {"precision": "bf16"}},
         {"training": {"precision": "fp16"}},
-        {"training": {"recompute": "selective"}},
-        {"training": {"recompute": "full"}},
         {"data": {"source": "megatron"}},
         {"kernels": "triton"},
         {"kernels": "apex"},
@@ -157,7 +159,15 @@ def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(secti
 
 @pytest.mark.parametrize(
     "sections",
-    [{"training": {"precision": "fp64"}}, {"kernels": "reference"}, {"kernels": {"attention": "auto"}}],
+    [
+        {"training": {"precision": "fp64"}},
+        {"kernels": "reference"},
+        {"kernels": {"attention": "auto"}},
+        {"parallel": {"sequence": True, "tensor": 2}},
+        {"parallel": {"scatter_gather": True, "tensor": 2}},
+        {"training": {"recompute": "selective"}},
+        {"training": {"recompute": "full", "recompute_layers": 2}},
+    ],
 )
 def test_what_can_run(sections):
     assert violations(_point(**sections), LOCAL) == []

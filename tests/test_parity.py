@@ -77,6 +77,32 @@ def test_untied_head_has_the_single_process_gradients(layout):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("layout", [(2, 1, 1), (2, 2, 1), (4, 2, 1), (2, 2, 2)])
+def test_sequence_parallelism_and_recomputation_change_nothing(layout, recompute):
+    parallel = {**dict(zip(("tensor", "pipeline", "data"), layout, strict=True)), "sequence": True}
+    training = {"recompute": recompute, "recompute_layers": 2}
+    at = point(layout, "interleaved", model={"layers": 7}, parallel=parallel, training=training)
+    assert_parity(gradients(at), single(7, 8, 1, True))
+
+
+@pytest.mark.parametrize("training", [{"recompute": "selective"}, {"recompute": "full"}])
+def test_recomputation_alone_changes_nothing(training):
+    assert_parity(gradients(point(training=training)), single(4, 8, 1, True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("layout", [(2, 2, 1), (4, 2, 1)])
+def test_scatter_gather_sends_one_share_per_tensor_rank_and_changes_nothing(layout):
+    parallel = dict(zip(("tensor", "pipeline", "data"), layout, strict=True))
+    plain = gradients(point(layout, "interleaved"))
+    shared = gradients(point(layout, "interleaved", parallel={**parallel, "scatter_gather": True}))
+    assert_parity(shared, single(4, 8, 1, True))
+    for before, after in zip(plain["ranks"], shared["ranks"], strict=True):
+        assert before["pipeline_bytes"] == layout[0] * after["pipeline_bytes"] > 0
+
+
+@pytest.mark.processes
 def test_microbatch_size_changes_nothing():
     assert_parity(gradients(point((1, 2, 1), batch=8, microbatch=4)), single(4, 8, 1, True))
 

@@ -9,16 +9,10 @@ def not_yet(point: Point) -> list[str]:
     """One sentence for each value that this version cannot run, with one that it can."""
     found = []
     parallel, schedule, training = point.parallel, point.schedule, point.training
-    if parallel.sequence:
-        found.append(_sentence("parallel.sequence", "true", "false"))
-    if parallel.scatter_gather:
-        found.append(_sentence("parallel.scatter_gather", "true", "false"))
     if parallel.sharding != "none":
         found.append(_sentence("parallel.sharding", parallel.sharding, "none"))
     if training.precision in ("bf16", "fp16"):
         found.append(_sentence("training.precision", training.precision, "fp32"))
-    if training.recompute != "none":
-        found.append(_sentence("training.recompute", training.recompute, "none"))
     if point.data.source == "megatron":
         found.append(_sentence("data.source", "megatron", "synthetic"))
     kernels = point.kernels if isinstance(point.kernels, dict) else {"": point.kernels}

@@ -108,6 +108,7 @@ class Training(Section):
     microbatch: Count = 1
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
     recompute: Literal["none", "selective", "full"] = "none"
+    recompute_layers: Count = 1  # layers between the inputs that full recomputation keeps
     seed: Seed = 1234
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Rate = 1e-4

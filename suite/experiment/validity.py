@@ -71,6 +71,12 @@ def _layout(point: Point, cluster: Cluster) -> list[str]:
             f"parallel.order={shown(parallel.order)}: it must name each dimension once; "
             "parallel.order=[tensor, data, pipeline] would work"
         )
+    if parallel.sequence and point.model.seq_length % parallel.tensor:
+        length, tensor = point.model.seq_length, parallel.tensor
+        found.append(
+            f"parallel.sequence=true: parallel.tensor={tensor} does not divide model.seq_length={length}; "
+            f"model.seq_length={-(-length // tensor) * tensor} would work"
+        )
     return found
 
 

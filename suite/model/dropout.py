@@ -33,9 +33,9 @@ def _signed(x: int) -> int:
     return x - (1 << 32) if x >= 1 << 31 else x
 
 
-def _uniform_bits(keys: torch.Tensor, elements: int) -> torch.Tensor:
-    """One 32-bit hash (as int32) for every (key, element): keys [..., 2] int32 to [..., elements]."""
-    x = torch.arange(elements, dtype=torch.int32, device=keys.device).mul_(_signed(0x9E3779B1))
+def _uniform_bits(keys: torch.Tensor, first: int, elements: int) -> torch.Tensor:
+    """One 32-bit hash (as int32) for every (key, element from `first` on): keys [..., 2] int32 to [..., elements]."""
+    x = torch.arange(first, first + elements, dtype=torch.int32, device=keys.device).mul_(_signed(0x9E3779B1))
     x = x ^ keys[..., 0:1]
     for shift, factor in ((16, 0x7FEB352D), (15, _signed(0x846CA68B))):
         x ^= (x >> shift) & (_MASK32 >> shift)
@@ -84,15 +84,17 @@ class Dropout:
         kept = bits >= int(self.rate * (1 << 32)) - (1 << 31)  # the bits are uniform over int32
         return _Drop.apply(x, kept, 1.0 / (1.0 - self.rate))
 
-    def hidden(self, x: torch.Tensor, layer: int, site: str) -> torch.Tensor:
-        """Drop elements of activations [s, b, h], which every tensor rank holds whole."""
+    def hidden(self, x: torch.Tensor, layer: int, site: str, first_row: int = 0) -> torch.Tensor:
+        """Drop elements of activations [s, b, h], or of the rows of them that start at `first_row`."""
         if not self.rate:
             return x
         s, b, h = x.shape
-        bits = _uniform_bits(self._keys(layer, site, range(1), x.device), s * h)
+        bits = _uniform_bits(self._keys(layer, site, range(1), x.device), first_row * h, s * h)
         return self._apply(x, bits.view(b, s, h).transpose(0, 1))
 
     def attention(self, probabilities: torch.Tensor, layer: int, heads: range) -> torch.Tensor:
         """Drop attention probabilities [b, heads, s, s] of the heads with these numbers in the whole model."""
-        bits = _uniform_bits(self._keys(layer, "attention", heads, probabilities.device), probabilities[0, 0].numel())
+        bits = _uniform_bits(
+            self._keys(layer, "attention", heads, probabilities.device), 0, probabilities[0, 0].numel()
+        )
         return self._apply(probabilities, bits.view(probabilities.shape))

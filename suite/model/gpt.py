@@ -4,19 +4,21 @@ s sequence length, b sequences in a microbatch, h hidden size, t tensor-parallel
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
-from suite.experiment.point import Model, Point
+from suite.experiment.point import Model, Point, Training
 from suite.kernels import Kernels
 from suite.measure.flops import padded_vocab
 from suite.model.dropout import Dropout
+from suite.model.recompute import recomputed
 from suite.model.split import layer_split
 from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
-from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, column_linear
-from suite.parallel.topology import Group
+from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorRanks, column_linear
 from suite.parallel.vocab_parallel import vocab_cross_entropy, vocab_embedding
 
 INITIAL_STD = 0.02
@@ -37,14 +39,14 @@ class Build:
     """What every module of this rank is built with."""
 
     model: Model
-    tensor: Group
-    seed: int
+    tensor: TensorRanks
+    training: Training
     dtype: torch.dtype
     kernels: Kernels
 
     def parameter(self, spec: ParameterSpec, shared: bool = False) -> ModelParameter:
         """This rank's shard of the parameter."""
-        return create_parameter(spec, self.tensor, self.seed, self.dtype, shared)
+        return create_parameter(spec, self.tensor.group, self.training.seed, self.dtype, shared)
 
 
 class LayerNorm(nn.Module):
@@ -75,19 +77,21 @@ class Attention(nn.Module):
         self.layer = layer
         self.kernel = build.kernels.attention
         self.head_size = h // build.model.heads
-        local = build.model.heads // build.tensor.size
-        self.heads = range(build.tensor.index * local, (build.tensor.index + 1) * local)
-        rest = (build.tensor, build.seed, build.dtype)
+        self.recompute = build.training.recompute == "selective"
+        local = build.model.heads // build.tensor.group.size
+        self.heads = range(build.tensor.group.index * local, (build.tensor.group.index + 1) * local)
+        rest = (build.tensor, build.training.seed, build.dtype)
         self.qkv = ColumnParallelLinear(f"{name}.qkv", h, 3 * h, INITIAL_STD, *rest)
         self.output = RowParallelLinear(f"{name}.output", h, h, _output_std(build.model), *rest)
 
     def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
         """[s, b, h] -> [s, b, h], without the output projection's bias."""
-        s, b, _ = x.shape
-        qkv = (self.qkv(x) + self.qkv.bias).view(s, b, len(self.heads), 3, self.head_size)
-        q, k, v = qkv.permute(3, 1, 2, 0, 4)
+        qkv = self.qkv(x) + self.qkv.bias
+        s, b, _ = qkv.shape
+        q, k, v = qkv.view(s, b, len(self.heads), 3, self.head_size).permute(3, 1, 2, 0, 4)
         drop = (lambda p: dropout.attention(p, self.layer, self.heads)) if dropout.rate else None
-        context = self.kernel(q, k, v, drop)
+        core = partial(self.kernel, dropout=drop)
+        context = recomputed(core, q, k, v) if self.recompute else core(q, k, v)
         return self.output(context.permute(2, 0, 1, 3).reshape(s, b, -1))
 
 
@@ -97,7 +101,7 @@ class FeedForward(nn.Module):
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         h, f, name = build.model.hidden_size, build.model.ffn_hidden_size, f"layers.{layer}.mlp"
-        rest = (build.tensor, build.seed, build.dtype)
+        rest = (build.tensor, build.training.seed, build.dtype)
         self.kernel = build.kernels.bias_gelu
         self.expand = ColumnParallelLinear(f"{name}.expand", h, f, INITIAL_STD, *rest)
         self.contract = RowParallelLinear(f"{name}.contract", f, h, _output_std(build.model), *rest)
@@ -113,17 +117,19 @@ class Layer(nn.Module):
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         self.layer = layer
+        self.ranks = build.tensor
         self.norm1 = LayerNorm(f"layers.{layer}.norm1", build)
         self.attention = Attention(layer, build)
         self.norm2 = LayerNorm(f"layers.{layer}.norm2", build)
         self.mlp = FeedForward(layer, build)
 
     def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
-        """[s, b, h] -> [s, b, h]."""
+        """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
+        row = self.ranks.first_row(x.shape[0])
         y = self.attention(self.norm1(x), dropout) + self.attention.output.bias
-        x = x + dropout.hidden(y, self.layer, "attention_output")
+        x = x + dropout.hidden(y, self.layer, "attention_output", row)
         y = self.mlp(self.norm2(x)) + self.mlp.contract.bias
-        return x + dropout.hidden(y, self.layer, "mlp_output")
+        return x + dropout.hidden(y, self.layer, "mlp_output", row)
 
 
 class Embedding(nn.Module):
@@ -131,15 +137,17 @@ class Embedding(nn.Module):
 
     def __init__(self, build: Build) -> None:
         super().__init__()
-        self.group = build.tensor
+        self.ranks = build.tensor
         self.word = build.parameter(_word_spec(build))
         positions = (build.model.seq_length, build.model.hidden_size)
         self.position = build.parameter(ParameterSpec("embedding.position.weight", positions, std=INITIAL_STD))
 
     def forward(self, microbatch: Microbatch) -> torch.Tensor:
-        """Tokens [s, b] -> [s, b, h]."""
-        words = vocab_embedding(microbatch.tokens, self.word, self.group)
-        return microbatch.dropout.hidden(words + self.position.unsqueeze(1), 0, "embedding")
+        """Tokens [s, b] -> [s, b, h], or this rank's rows [s/t, b, h] of it."""
+        words = vocab_embedding(microbatch.tokens, self.word, self.ranks)
+        row = self.ranks.first_row(len(words))
+        x = words + self.position[row : row + len(words)].unsqueeze(1)
+        return microbatch.dropout.hidden(x, 0, "embedding", row)
 
 
 class Head(nn.Module):
@@ -147,7 +155,7 @@ class Head(nn.Module):
 
     def __init__(self, build: Build, tied_to: ModelParameter | None) -> None:
         super().__init__()
-        self.group = build.tensor
+        self.ranks = build.tensor
         self.vocab_size = build.model.vocab_size
         self.norm = LayerNorm("final_norm", build)
         if not build.model.tied_embeddings:
@@ -158,12 +166,12 @@ class Head(nn.Module):
             self.weight = build.parameter(_word_spec(build), shared=True)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """[s, b, h] -> this rank's columns of the logits [s, b, Vpadded/t]."""
-        return column_linear(self.norm(x), self.weight, self.group)
+        """[s, b, h] (or this rank's rows of it) -> this rank's columns of the logits [s, b, Vpadded/t]."""
+        return column_linear(self.norm(x), self.weight, self.ranks)
 
     def forward(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         """Cross entropy summed over the microbatch's tokens."""
-        return vocab_cross_entropy(self.logits(x), microbatch.targets, self.vocab_size, self.group)
+        return vocab_cross_entropy(self.logits(x), microbatch.targets, self.vocab_size, self.ranks.group)
 
 
 class Stage(nn.Module):
@@ -173,6 +181,8 @@ class Stage(nn.Module):
         super().__init__()
         self.embedding = Embedding(build) if first else None
         self.layers = nn.ModuleList(Layer(layer, build) for layer in layers)
+        every = build.training.recompute_layers if build.training.recompute == "full" else 0
+        self.blocks = [self.layers[start : start + every] for start in range(0, len(layers), every)] if every else []
         own = self.embedding.word if self.embedding is not None else tied_to
         self.head = Head(build, own) if last else None
 
@@ -182,9 +192,9 @@ class Stage(nn.Module):
             x = self.embedding(microbatch)
         if x is None:
             raise ValueError("only the first stage has no input activations")
-        for layer in self.layers:
-            x = layer(x, microbatch.dropout)
-        return x
+        for block in self.blocks:
+            x = recomputed(partial(_through, block, dropout=microbatch.dropout), x)
+        return x if self.blocks else _through(self.layers, x, microbatch.dropout)
 
     def forward(self, x: torch.Tensor | None, microbatch: Microbatch) -> torch.Tensor:
         """Activations [s, b, h] for the next stage, or on the last stage the summed loss.
@@ -193,6 +203,12 @@ class Stage(nn.Module):
         """
         x = self.hidden(x, microbatch)
         return x if self.head is None else self.head(x, microbatch)
+
+
+def _through(layers: Iterable[nn.Module], x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+    for layer in layers:
+        x = layer(x, dropout)
+    return x
 
 
 def build_stages(point: Point, hosted: list[int], build: Build, device: torch.device) -> dict[int, Stage]:
@@ -210,7 +226,7 @@ def build_stages(point: Point, hosted: list[int], build: Build, device: torch.de
 def _word_spec(build: Build, name: str = "embedding.word.weight") -> ParameterSpec:
     vocab = build.model.vocab_size
     shape = (vocab, build.model.hidden_size)
-    return ParameterSpec(name, shape, shard=0, std=INITIAL_STD, padded=padded_vocab(vocab, build.tensor.size))
+    return ParameterSpec(name, shape, shard=0, std=INITIAL_STD, padded=padded_vocab(vocab, build.tensor.group.size))
 
 
 def _output_std(model: Model) -> float:

@@ -1,9 +1,12 @@
-"""Tensor parallelism (paper section 2.3): the f and g operators and the linear layers built on them.
+"""Tensor parallelism (paper section 2.3) and sequence parallelism (Korthikanti et al. 2022, section 4.2.2).
 
 Column-parallel layers split their output features over the tensor ranks, row-parallel layers their input
-features; one all-reduce per pair of layers and direction.
+features. Between a row-parallel layer and the next column-parallel one, activations are whole on every tensor
+rank (one all-reduce per pair of layers and direction), or, with sequence parallelism, split along the sequence
+(a reduce-scatter and an all-gather in its place).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +14,19 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from suite.parallel.parameters import ParameterSpec, create_parameter
-from suite.parallel.topology import Group
+from suite.parallel.topology import ALONE, Group
+
+
+@dataclass(frozen=True)
+class TensorRanks:
+    """The tensor ranks, and whether activations between their layers are split along the sequence."""
+
+    group: Group = ALONE
+    sequence: bool = False
+
+    def first_row(self, rows: int) -> int:
+        """The place in the sequence of the first of the `rows` that this rank holds."""
+        return self.group.index * rows if self.sequence else 0
 
 
 class _Reduce(torch.autograd.Function):
@@ -28,37 +43,68 @@ class _Reduce(torch.autograd.Function):
         return grad, None
 
 
-def reduce_from_tensor_ranks(partial: torch.Tensor, group: Group) -> torch.Tensor:
-    """Sum partial results of the tensor ranks, in place; the gradient passes unchanged."""
-    return partial if group.size == 1 else _Reduce.apply(partial, group)
+class _ReduceScatter(torch.autograd.Function):
+    """Sum over tensor ranks and split along the sequence forward, gather the sequence backward."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return group.reduce_scatter(partial)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.group.all_gather(grad), None
+
+
+def reduce_partial(partial: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """Sum the tensor ranks' partial results [s, ...]; with sequence parallelism this rank's rows [s/t, ...] of it.
+
+    `partial` may be overwritten.
+    """
+    if ranks.group.size == 1:
+        return partial
+    return (_ReduceScatter if ranks.sequence else _Reduce).apply(partial, ranks.group)
 
 
 class _ColumnLinear(torch.autograd.Function):
-    """y = x W^T forward; backward sums dx over tensor ranks while dW is computed (the paper's f)."""
+    """y = x W^T forward; backward sums dx over tensor ranks while dW is computed (the paper's f).
+
+    With sequence parallelism x [s/t, b, h] is gathered before the product, forward and again backward, so that only
+    a rank's own rows are kept; and dx is summed and split in one reduce-scatter.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.group = group
-        return torch.matmul(x, weight.t())
+        ctx.ranks = ranks
+        return torch.matmul(ranks.group.all_gather(x) if ranks.sequence else x, weight.t())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, weight = ctx.saved_tensors
+        ranks: TensorRanks = ctx.ranks
+        whole = ranks.group.all_gather(x) if ranks.sequence else x
         grad_x = torch.matmul(grad, weight)
-        pending = ctx.group.all_reduce_async(grad_x)
-        grad_weight = torch.matmul(grad.flatten(0, -2).t(), x.flatten(0, -2))
+        if ranks.sequence:
+            grad_x, pending = ranks.group.reduce_scatter_async(grad_x)
+        else:
+            pending = ranks.group.all_reduce_async(grad_x)
+        grad_weight = torch.matmul(grad.flatten(0, -2).t(), whole.flatten(0, -2))
         if pending is not None:
             pending.wait()
         return grad_x, grad_weight, None
 
 
-def column_linear(x: torch.Tensor, weight: torch.Tensor, group: Group) -> torch.Tensor:
-    """x [..., in] times this rank's rows of the weight [out/t, in]: this rank's part of the outputs [..., out/t]."""
-    if group.size == 1:
+def column_linear(x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """x times this rank's rows of the weight [out/t, in]: this rank's part of the outputs [s, b, out/t].
+
+    x is [s, b, in], or [s/t, b, in] with sequence parallelism.
+    """
+    if ranks.group.size == 1:
         return nn.functional.linear(x, weight)
-    return _ColumnLinear.apply(x, weight, group)
+    return _ColumnLinear.apply(x, weight, ranks)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -70,20 +116,20 @@ class ColumnParallelLinear(nn.Module):
         in_features: int,
         out_features: int,
         std: float,
-        group: Group,
+        ranks: TensorRanks,
         seed: int,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.group = group
+        self.ranks = ranks
         weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=0, std=std)
         bias = ParameterSpec(f"{name}.bias", (out_features,), shard=0, decay=False)
-        self.weight = create_parameter(weight, group, seed, dtype)
-        self.bias = create_parameter(bias, group, seed, dtype)
+        self.weight = create_parameter(weight, ranks.group, seed, dtype)
+        self.bias = create_parameter(bias, ranks.group, seed, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[s, b, in] -> [s, b, out/t], without the bias."""
-        return column_linear(x, self.weight, self.group)
+        """[s, b, in] (or this rank's rows of it) -> [s, b, out/t], without the bias."""
+        return column_linear(x, self.weight, self.ranks)
 
 
 class RowParallelLinear(nn.Module):
@@ -95,17 +141,30 @@ class RowParallelLinear(nn.Module):
         in_features: int,
         out_features: int,
         std: float,
-        group: Group,
+        ranks: TensorRanks,
         seed: int,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.group = group
+        self.ranks = ranks
         weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=1, std=std)
         bias = ParameterSpec(f"{name}.bias", (out_features,), decay=False)
-        self.weight = create_parameter(weight, group, seed, dtype)
-        self.bias = create_parameter(bias, group, seed, dtype)
+        self.weight = create_parameter(weight, ranks.group, seed, dtype)
+        self.bias = create_parameter(bias, ranks.group, seed, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[s, b, in/t] -> [s, b, out], summed over tensor ranks, without the bias."""
-        return reduce_from_tensor_ranks(nn.functional.linear(x, self.weight), self.group)
+        """[s, b, in/t] -> [s, b, out] (or this rank's rows of it), summed over tensor ranks, without the bias."""
+        return reduce_partial(nn.functional.linear(x, self.weight), self.ranks)
+
+
+def sum_replicated_gradients(gradients: list[torch.Tensor], ranks: TensorRanks) -> None:
+    """With sequence parallelism, add up the gradients of parameters that every tensor rank holds whole, in place.
+
+    Each rank has seen only its own rows of the sequence. Without sequence parallelism nothing is to be done.
+    """
+    if not ranks.sequence or ranks.group.size == 1 or not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    ranks.group.all_reduce(flat)
+    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))

@@ -40,6 +40,31 @@ class Group:
         self.traffic.bytes += tensor.nbytes
         return dist.all_reduce(tensor, group=self.handle, async_op=True)
 
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """All ranks' tensors one after another along dimension 0, in the order of the group."""
+        if self.size == 1:
+            return tensor
+        whole = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+        self.traffic.bytes += tensor.nbytes
+        dist.all_gather_into_tensor(whole, tensor.contiguous(), group=self.handle)
+        return whole
+
+    def reduce_scatter_async(self, tensor: torch.Tensor) -> tuple[torch.Tensor, dist.Work | None]:
+        """Start summing over the group; this rank gets its share along dimension 0 once the work is done."""
+        if self.size == 1:
+            return tensor, None
+        share = tensor.new_empty((tensor.shape[0] // self.size, *tensor.shape[1:]))
+        self.traffic.bytes += tensor.nbytes
+        work = dist.reduce_scatter_tensor(share, tensor.contiguous(), group=self.handle, async_op=True)
+        return share, work
+
+    def reduce_scatter(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over the group, of which this rank gets its share along dimension 0."""
+        share, work = self.reduce_scatter_async(tensor)
+        if work is not None:
+            work.wait()
+        return share
+
 
 ALONE = Group(size=1, index=0)
 

@@ -9,18 +9,21 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from suite.parallel.tensor_parallel import reduce_from_tensor_ranks
+from suite.parallel.tensor_parallel import TensorRanks, reduce_partial
 from suite.parallel.topology import Group
 
 
-def vocab_embedding(tokens: torch.Tensor, weight: torch.Tensor, group: Group) -> torch.Tensor:
-    """Tokens [s, b] to embeddings [s, b, h], where this rank holds rows [index * V/t, (index + 1) * V/t)."""
-    if group.size == 1:
+def vocab_embedding(tokens: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """Tokens [s, b] to embeddings [s, b, h] (or this rank's rows of them).
+
+    This rank holds the weight's rows [index * V/t, (index + 1) * V/t).
+    """
+    if ranks.group.size == 1:
         return torch.nn.functional.embedding(tokens, weight)
-    local = tokens - group.index * weight.shape[0]
+    local = tokens - ranks.group.index * weight.shape[0]
     elsewhere = (local < 0) | (local >= weight.shape[0])
     rows = torch.nn.functional.embedding(local.masked_fill(elsewhere, 0), weight)
-    return reduce_from_tensor_ranks(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), group)
+    return reduce_partial(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), ranks)
 
 
 class _VocabCrossEntropy(torch.autograd.Function):

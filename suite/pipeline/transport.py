@@ -1,9 +1,11 @@
 """Messages between pipeline ranks: preposted receives, sends that overlap compute, bytes counted."""
 
+import math
+
 import torch
 import torch.distributed as dist
 
-from suite.parallel.topology import Group
+from suite.parallel.topology import ALONE, Group
 from suite.pipeline.lowering import Message
 
 
@@ -12,10 +14,21 @@ class Transport:
 
     Each pair of ranks is an in-order stream (the lowering gives both ends the same order), so no tags are
     needed. A started send or receive is kept until it has been waited for exactly once.
+
+    With `scatter` (the paper's scatter/gather optimisation, section 4.1) a message is the same on all ranks of that
+    tensor group: each sends its 1/t share to its peer, and the receivers gather the shares among themselves.
     """
 
-    def __init__(self, group: Group, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self.group, self.shape, self.dtype, self.device = group, shape, dtype, device
+    def __init__(
+        self,
+        group: Group,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        scatter: Group = ALONE,
+    ) -> None:
+        self.group, self.shape, self.dtype, self.device, self.scatter = group, shape, dtype, device, scatter
+        self.share = math.prod(shape) // scatter.size
         self.receiving: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
         self.sending: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
         self.bytes_sent = 0
@@ -27,7 +40,7 @@ class Transport:
 
     def receive(self, message: Message) -> None:
         """Post the receive."""
-        tensor = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        tensor = torch.empty(self.share, dtype=self.dtype, device=self.device)
         source = self.group.ranks[message.source]
         self.receiving[message] = (self._started(dist.irecv(tensor, source, group=self.group.handle)), tensor)
 
@@ -35,7 +48,7 @@ class Transport:
         """Wait for a posted receive and hand its tensor over."""
         work, tensor = self.receiving.pop(message)
         work.wait()
-        return tensor
+        return self.scatter.all_gather(tensor).view(self.shape)
 
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change until the message is settled."""
@@ -44,7 +57,7 @@ class Transport:
                 f"the {message} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but both ends agreed on "
                 f"{self.shape} and {self.dtype}"
             )
-        tensor = tensor.contiguous()
+        tensor = tensor.contiguous().view(self.scatter.size, -1)[self.scatter.index]
         destination = self.group.ranks[message.destination]
         self.sending[message] = (
             self._started(dist.isend(tensor, destination, group=self.group.handle)),

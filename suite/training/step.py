@@ -13,7 +13,8 @@ from suite.model.gpt import Build, build_stages
 from suite.parallel.data_parallel import GradientReducer
 from suite.parallel.flat_buffer import FlatBuffer, flatten
 from suite.parallel.parameters import ModelParameter
-from suite.parallel.topology import Topology
+from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
+from suite.parallel.topology import ALONE, Topology
 from suite.pipeline.engine import Engine
 from suite.pipeline.lowering import Lowered
 from suite.pipeline.transport import Transport
@@ -56,7 +57,8 @@ class TrainingStep:
         rank = topology.pipeline.index
         hosted = [stage for stage, host in enumerate(lowered.schedule.placement[0]) if host == rank]
         self.kernels = select(point.kernels)
-        build = Build(point.model, topology.tensor, point.training.seed, dtype, self.kernels)
+        self.ranks = TensorRanks(topology.tensor, point.parallel.sequence)
+        build = Build(point.model, self.ranks, point.training, dtype, self.kernels)
         self.stages = build_stages(point, hosted, build, device)
         self.buffers = _flatten_stages(self.stages)
         self.flats = [flat for flats in self.buffers.values() for flat in flats]
@@ -64,10 +66,11 @@ class TrainingStep:
         self.optimizer = build_optimizer(point.training, self.flats, self.kernels.adamw)
         self.reducer = GradientReducer(self.buffers, topology.data)
         self.clock = clock_for(device)
-        shape = (point.model.seq_length, point.training.microbatch, point.model.hidden_size)
-        transport = Transport(topology.pipeline, shape, dtype, device)
-        self.transport = transport
-        self.engine = Engine(lowered, rank, self.stages, transport, self.clock, self.reducer.final_backward)
+        rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
+        shape = (rows, point.training.microbatch, point.model.hidden_size)
+        whole = point.parallel.scatter_gather and not point.parallel.sequence
+        self.transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if whole else ALONE)
+        self.engine = Engine(lowered, rank, self.stages, self.transport, self.clock, self.reducer.final_backward)
         self.batches = Batches(point, topology.data.index, device)
 
     def _tied_embedding(self) -> ModelParameter | None:
@@ -95,6 +98,9 @@ class TrainingStep:
         microbatches = [self.batches.microbatch(iteration, i) for i in range(self.point.microbatches)]
         loss = self.engine.run(microbatches.__getitem__, 1.0 / (training.global_batch * model.seq_length))
         self.reduction_wait = self.reducer.finish()
+        sum_replicated_gradients(
+            [p.grad for p in self.parameters() if p.spec.shard is None and p.grad is not None], self.ranks
+        )
         if self.tied is not None and self.tied.grad is not None:
             self.topology.embedding.all_reduce(self.tied.grad)
         if self.topology.tensor.index != 0:
