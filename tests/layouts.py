@@ -61,13 +61,17 @@ def gradients_here(at: Point) -> dict[str, Any]:
     """Loss, norm, executed order, and this rank's gradients with where they belong."""
     step = training_step(at)
     loss, norm = step.gradients(0)
+    for flat in step.flats if step.reducer.sharded else ():
+        for bucket, piece in zip(flat.buckets, flat.owned, strict=True):
+            flat.gradients[bucket.place] = step.topology.data.all_gather(flat.gradients[piece])
     return {
         "loss": loss,
         "norm": norm,
         "coords": step.topology.coords,
+        "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
         "pipeline_bytes": step.transport.bytes_sent,
         "executed": [ran.action for ran in step.engine.executed],
-        "gradients": [(p.spec, p.shared, p.grad.numpy().copy()) for p in step.parameters()],
+        "gradients": [(p.spec, p.shared, p.main_grad.div(step.loss_scale.value).numpy()) for p in step.parameters()],
     }
 
 

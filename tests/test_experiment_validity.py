@@ -133,10 +133,7 @@ def test_schedule_rules_reach_the_point():
 @pytest.mark.parametrize(
     "sections",
     [
-        {"parallel": {"sharding": "zero1"}},
         {"parallel": {"sharding": "zero3"}},
-        {"training": {"precision": "bf16"}},
-        {"training": {"precision": "fp16"}},
         {"data": {"source": "megatron"}},
         {"kernels": "triton"},
         {"kernels": "apex"},
@@ -161,6 +158,9 @@ def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(secti
     "sections",
     [
         {"training": {"precision": "fp64"}},
+        {"training": {"precision": "bf16"}},
+        {"training": {"precision": "fp16", "loss_scale": 8192}},
+        {"parallel": {"sharding": "zero1", "data": 2}},
         {"kernels": "reference"},
         {"kernels": {"attention": "auto"}},
         {"parallel": {"sequence": True, "tensor": 2}},

@@ -103,6 +103,28 @@ def test_scatter_gather_sends_one_share_per_tensor_rank_and_changes_nothing(layo
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("layout", "sequence", "tied"), [((1, 1, 2), False, True), ((1, 2, 2), False, True), ((2, 2, 2), True, True),
+                                     ((1, 1, 3), False, True), ((1, 2, 2), False, False)]
+)  # fmt: skip
+def test_sharded_optimizer_has_the_single_process_gradients(layout, sequence, tied):
+    parallel = dict(zip(("tensor", "pipeline", "data"), layout, strict=True))
+    batch = 4 * layout[2]
+    sections = {"parallel": {**parallel, "sharding": "zero1", "sequence": sequence}, "model": {"tied_embeddings": tied}}
+    at = point(layout, "1f1b", batch=batch, **sections)
+    assert_parity(gradients(at), single(4, batch, 1, tied))
+
+
+@pytest.mark.processes
+def test_sharded_optimizer_keeps_one_share_of_the_state():
+    training = {"optimizer": "adamw"}
+    whole = gradients(point((1, 1, 4), training=training))
+    shared = gradients(point((1, 1, 4), parallel={"data": 4, "sharding": "zero1"}, training=training))
+    for before, after in zip(whole["ranks"], shared["ranks"], strict=True):
+        assert after["optimizer_bytes"] == pytest.approx(before["optimizer_bytes"] / 4, rel=0.01)
+
+
+@pytest.mark.processes
 def test_microbatch_size_changes_nothing():
     assert_parity(gradients(point((1, 2, 1), batch=8, microbatch=4)), single(4, 8, 1, True))
 

@@ -1,6 +1,5 @@
 """One rank of a point: joins the process group, trains, measures, and hands its samples to rank 0."""
 
-import ctypes
 import json
 import os
 import signal
@@ -15,16 +14,17 @@ import torch.distributed as dist
 
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
+from suite.launch.processes import end_with_parent
 from suite.measure.gemm import measured_peak
 from suite.measure.memory import LiveTensorBytes, resident_bytes
 from suite.measure.peaks import find_peak
 from suite.measure.provenance import cores
 from suite.parallel.topology import Topology, build_topology
 from suite.pipeline.lowering import Lowered
-from suite.training.step import DTYPES, IterationSamples, TrainingStep
+from suite.training.precision import DTYPES
+from suite.training.step import IterationSamples, TrainingStep
 
 MESSAGE_TIMEOUT = timedelta(minutes=10)
-_PR_SET_PDEATHSIG = 1
 
 
 class Place(NamedTuple):
@@ -38,7 +38,8 @@ class Place(NamedTuple):
 
 def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | None:
     """The entry point under the supervisor; rank 0 returns the fields of the record."""
-    _die_with(supervisor)
+    _take_signals()
+    end_with_parent(supervisor)
     folder = JobFolder(job.folder)
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
@@ -52,14 +53,10 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
         sys.stderr.flush()
 
 
-def _die_with(supervisor: int) -> None:
-    """Take signals as a plain process does, and end when the supervisor ends, however it ends."""
+def _take_signals() -> None:
+    """Take signals as a plain process does, not as the supervisor that this was forked from."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:
-            os._exit(1)
 
 
 def _place(job: Job) -> Place:
@@ -150,6 +147,7 @@ def _rank_samples(
         "busy_seconds": [sum(sample.busy_by_action.values()) for sample in samples],
         "busy_by_action": {kind: [sample.busy_by_action.get(kind, 0.0) for sample in samples] for kind in kinds},
         "bytes_by_link": {link: count // len(samples) for link, count in links.items()},
+        "skipped_steps": step.loss_scale.skipped,
         "seconds": [sample.seconds for sample in samples],
         "reduction_wait": [sample.reduction_wait for sample in samples],
         "optimizer": [sample.optimizer for sample in samples],

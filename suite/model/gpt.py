@@ -225,8 +225,9 @@ def build_stages(point: Point, hosted: list[int], build: Build, device: torch.de
 
 def _word_spec(build: Build, name: str = "embedding.word.weight") -> ParameterSpec:
     vocab = build.model.vocab_size
-    shape = (vocab, build.model.hidden_size)
-    return ParameterSpec(name, shape, shard=0, std=INITIAL_STD, padded=padded_vocab(vocab, build.tensor.group.size))
+    padded = padded_vocab(vocab, build.tensor.group.size)
+    tied = build.model.tied_embeddings
+    return ParameterSpec(name, (vocab, build.model.hidden_size), shard=0, std=INITIAL_STD, padded=padded, tied=tied)
 
 
 def _output_std(model: Model) -> float:

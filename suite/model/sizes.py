@@ -4,7 +4,8 @@ from suite.experiment.point import Model, Point
 from suite.measure.flops import padded_vocab
 from suite.model.split import layer_split
 
-_BYTES = {"fp32": 4, "fp64": 8}  # of a parameter, a gradient, or one optimizer moment
+# bytes of a parameter: its value, its main gradient, and the master weight that a 16-bit value has beside it
+_BYTES = {"fp32": (4, 4, 0), "fp64": (8, 8, 0), "bf16": (2, 4, 4), "fp16": (2, 4, 4)}
 
 
 def layer_parameters(model: Model, tensor: int) -> int:
@@ -34,10 +35,12 @@ def rank_parameters(point: Point) -> list[int]:
     return counts
 
 
-def state_bytes(point: Point) -> int | None:
-    """Bytes of values, gradients and optimizer state on the fullest rank; None for a precision not known here."""
-    size = _BYTES.get(point.training.precision)
-    if size is None:
-        return None
-    copies = 4 if point.training.optimizer == "adamw" else 2
-    return max(rank_parameters(point)) * size * copies
+def state_bytes(point: Point) -> int:
+    """Bytes of values, gradients and optimizer state on the fullest rank.
+
+    ZeRO-1 divides the optimizer's part by the data-parallel size (up to the padding of its buckets).
+    """
+    value, gradient, master = _BYTES[point.training.precision]
+    moments = 2 * gradient if point.training.optimizer == "adamw" else 0
+    shards = point.parallel.data if point.parallel.sharding == "zero1" else 1
+    return max(rank_parameters(point)) * (value + gradient) + max(rank_parameters(point)) * (master + moments) // shards

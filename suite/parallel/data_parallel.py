@@ -2,64 +2,84 @@
 
 A stage's gradients are complete when its last backward of the iteration adds to them. Each bucket is summed as
 soon as that backward has filled it. Gradients are sums over the global batch (the loss is divided by its tokens),
-so the reduction is a plain sum.
+so the reduction is a plain sum. With sharded optimizer state (ZeRO-1, Rajbhandari et al. 2020) each rank gets the
+sum of its own piece of the bucket only, and the updated pieces are gathered.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 import torch.distributed as dist
 
-from suite.parallel.flat_buffer import FlatBuffer
+from suite.parallel.flat_buffer import Bucket, FlatBuffer
 from suite.parallel.parameters import ModelParameter
 from suite.parallel.topology import Group
 
-BUCKET_BYTES = 8 << 20
-
 
 @dataclass
-class _Bucket:
-    parameters: list[ModelParameter]
-    gradients: torch.Tensor
+class _Pending:
+    """A bucket on its way: what is still missing, and the reduction once it has started."""
+
+    flat: FlatBuffer
+    bucket: Bucket
+    piece: slice | None  # this rank's own part of the bucket, where the optimizer is sharded
     missing: int = 0
-    work: dist.Work | None = field(default=None)
+    work: dist.Work | None = None
+    share: torch.Tensor | None = None
+
+    def start(self, group: Group) -> None:
+        gradients = self.flat.gradients[self.bucket.place]
+        if self.piece is None:
+            self.work = group.all_reduce_async(gradients)
+        else:
+            self.share, self.work = group.reduce_scatter_async(gradients)
+
+    def finish(self) -> None:
+        if self.work is None:
+            raise RuntimeError("a gradient bucket was never filled: its stage had no final backward")
+        self.work.wait()
+        if self.piece is not None and self.share is not None:
+            self.flat.gradients[self.piece].copy_(self.share)
+        self.work = self.share = None
 
 
 class GradientReducer:
     """Sums every stage's gradients over the data-parallel group, bucket by bucket."""
 
-    def __init__(self, buffers: Mapping[int, list[FlatBuffer]], group: Group) -> None:
+    def __init__(self, buffers: Mapping[int, list[FlatBuffer]], group: Group, sharded: bool = False) -> None:
         self.group = group
-        self.buckets: dict[int, list[_Bucket]] = {}
-        self.armed: dict[ModelParameter, _Bucket] = {}
+        self.sharded = sharded and group.size > 1
+        self.pending: dict[int, list[_Pending]] = {}
+        self.armed: dict[ModelParameter, _Pending] = {}
         if group.size == 1:
             return
         for stage, flats in buffers.items():
-            self.buckets[stage] = [
-                _Bucket(members, gradients)
+            self.pending[stage] = [
+                _Pending(flat, bucket, flat.owned[index] if self.sharded else None)
                 for flat in flats
-                for members, gradients in flat.buckets(BUCKET_BYTES // flat.gradients.element_size())
+                for index, bucket in enumerate(flat.buckets)
             ]
-            for bucket in self.buckets[stage]:
-                for parameter in bucket.parameters:
+            for pending in self.pending[stage]:
+                for parameter in pending.bucket.parameters:
                     parameter.register_post_accumulate_grad_hook(self._accumulated)
 
     def final_backward(self, stage: int) -> None:
         """The backward that starts now is the stage's last: reduce its buckets as they fill."""
-        for bucket in self.buckets.get(stage, ()):
-            bucket.missing = len(bucket.parameters)
-            for parameter in bucket.parameters:
-                self.armed[parameter] = bucket
+        for pending in self.pending.get(stage, ()):
+            pending.missing = len(pending.bucket.parameters)
+            for parameter in pending.bucket.parameters:
+                self.armed[parameter] = pending
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
-        bucket = self.armed.pop(parameter, None)  # type: ignore[call-overload]
-        if bucket is None:
+        assert isinstance(parameter, ModelParameter)
+        pending = self.armed.pop(parameter, None)
+        if pending is None:
             return
-        bucket.missing -= 1
-        if not bucket.missing:
-            bucket.work = self.group.all_reduce_async(bucket.gradients)
+        pending.missing -= 1
+        if not pending.missing:
+            pending.start(self.group)
 
     def finish(self) -> float:
         """Wait for every bucket; returns the seconds spent waiting.
@@ -71,10 +91,16 @@ class GradientReducer:
         if self.armed:
             names = ", ".join(sorted(parameter.spec.name for parameter in self.armed))
             raise RuntimeError(f"no gradient came for {names}")
-        for buckets in self.buckets.values():
-            for bucket in buckets:
-                if bucket.work is None:
-                    raise RuntimeError("a gradient bucket was never filled: its stage had no final backward")
-                bucket.work.wait()
-                bucket.work = None
+        for stage in self.pending.values():
+            for pending in stage:
+                pending.finish()
         return perf_counter() - started
+
+    def gather_values(self) -> None:
+        """With a sharded optimizer, put the updated pieces of all ranks together."""
+        if not self.sharded:
+            return
+        for stage in self.pending.values():
+            for pending in stage:
+                values = pending.flat.values
+                values[pending.bucket.place] = self.group.all_gather(values[pending.piece])

@@ -1,56 +1,114 @@
-"""Parameters and gradients of a stage in flat buffers: one tensor to reduce, to clip and to update."""
+"""Parameters and gradients of a stage in flat buffers: one tensor to reduce, to clip and to update.
 
-from collections.abc import Iterable
+Parameters in 16 bits have fp32 main gradients, to which every microbatch's gradient is added, and fp32 master
+weights, which the optimizer updates (paper section 5: mixed precision).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 
 from suite.parallel.parameters import ModelParameter
+from suite.parallel.topology import ALONE, Group
+
+BUCKET_BYTES = 8 << 20  # of gradients that are reduced together
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters that lie next to each other, and the slice of the flat tensors that they fill."""
+
+    parameters: tuple[ModelParameter, ...]
+    place: slice
 
 
 class FlatBuffer:
-    """Parameters whose values and gradients are views of two flat tensors.
+    """Parameters whose values and gradients are views of two flat tensors, cut into buckets.
 
     The parameters lie in the reverse of the order given, which is about the order in which the backward pass
-    finishes them, so that a bucket is a slice whose gradients are ready at about the same time.
+    finishes them, so that a bucket's gradients are ready at about the same time.
+
+    With `shards` (the data-parallel group, ZeRO-1) every bucket is padded and cut into one piece per rank; a rank
+    owns its piece of each bucket, and `owned` are those pieces. Otherwise every rank owns the whole buffer.
     """
 
-    def __init__(self, parameters: Iterable[ModelParameter]) -> None:
+    def __init__(self, parameters: Iterable[ModelParameter], shards: Group = ALONE) -> None:
         self.parameters = list(reversed(list(parameters)))
-        self.offsets = []
-        size = 0
-        for parameter in self.parameters:
-            self.offsets.append(size)
-            size += parameter.numel()
         first = self.parameters[0]
-        self.values = torch.empty(size, dtype=first.dtype, device=first.device)
-        self.gradients = torch.zeros_like(self.values)
-        for parameter, offset in zip(self.parameters, self.offsets, strict=True):
-            place = slice(offset, offset + parameter.numel())
-            self.values[place].view_as(parameter).copy_(parameter.detach())
-            parameter.data = self.values[place].view_as(parameter)
-            parameter.grad = self.gradients[place].view_as(parameter)
+        self.dtype = torch.promote_types(first.dtype, torch.float32)  # of gradients and master weights
+        self.places, self.buckets, size = _layout(self.parameters, shards.size, self.dtype.itemsize)
+        self.values = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros(size, dtype=self.dtype, device=first.device)
+        self.owned = [_piece(bucket.place, shards) for bucket in self.buckets] if shards.size > 1 else [slice(0, size)]
+        for parameter in self.parameters:
+            self._adopt(parameter, self.places[parameter])
+
+    def _adopt(self, parameter: ModelParameter, place: slice) -> None:
+        values = self.values[place].view_as(parameter)
+        values.copy_(parameter.detach())
+        parameter.data = values
+        parameter.main_grad = self.gradients[place].view_as(parameter)
+        if parameter.dtype == self.dtype:
+            parameter.grad = parameter.main_grad
+        else:
+            parameter.register_post_accumulate_grad_hook(_to_main_gradient)
 
     @property
     def decay(self) -> bool:
         """Whether weight decay applies to these parameters."""
         return self.parameters[0].spec.decay
 
-    def buckets(self, elements: int) -> list[tuple[list[ModelParameter], torch.Tensor]]:
-        """Slices of the gradients of about `elements` elements, each with the parameters it holds whole."""
-        result: list[tuple[list[ModelParameter], torch.Tensor]] = []
-        members: list[ModelParameter] = []
-        start = 0
-        for parameter, offset in zip(self.parameters, self.offsets, strict=True):
-            members.append(parameter)
-            end = offset + parameter.numel()
-            if end - start >= elements or parameter is self.parameters[-1]:
-                result.append((members, self.gradients[start:end]))
-                members, start = [], end
-        return result
+    def owned_gradients(self, wanted: Callable[[ModelParameter], bool]) -> list[torch.Tensor]:
+        """Flat views of the gradients of the parameters wanted, as far as this rank owns them."""
+        views = []
+        for parameter in filter(wanted, self.parameters):
+            place = self.places[parameter]
+            for piece in self.owned:
+                start, stop = max(place.start, piece.start), min(place.stop, piece.stop)
+                if start < stop:
+                    views.append(self.gradients[start:stop])
+        return views
 
 
-def flatten(parameters: Iterable[ModelParameter]) -> list[FlatBuffer]:
-    """Buffers for a stage's parameters: those with weight decay, those without."""
-    listed = list(parameters)
-    groups = [[p for p in listed if p.spec.decay == decay] for decay in (True, False)]
-    return [FlatBuffer(group) for group in groups if group]
+def _to_main_gradient(parameter: torch.Tensor) -> None:
+    assert isinstance(parameter, ModelParameter)
+    assert parameter.grad is not None
+    parameter.main_grad.add_(parameter.grad)
+    parameter.grad = None
+
+
+def _layout(
+    parameters: list[ModelParameter], shards: int, itemsize: int
+) -> tuple[dict[ModelParameter, slice], list[Bucket], int]:
+    """Where each parameter lies, the buckets, and the size; every bucket is a multiple of `shards` elements."""
+    places: dict[ModelParameter, slice] = {}
+    buckets: list[Bucket] = []
+    members: list[ModelParameter] = []
+    start = end = 0
+    for parameter in parameters:
+        places[parameter] = slice(end, end + parameter.numel())
+        members.append(parameter)
+        end += parameter.numel()
+        if (end - start) * itemsize >= BUCKET_BYTES or parameter is parameters[-1]:
+            end = start + -(-(end - start) // shards) * shards
+            buckets.append(Bucket(tuple(members), slice(start, end)))
+            members, start = [], end
+    return places, buckets, end
+
+
+def _piece(place: slice, shards: Group) -> slice:
+    length = (place.stop - place.start) // shards.size
+    start = place.start + shards.index * length
+    return slice(start, start + length)
+
+
+def flatten(parameters: Iterable[ModelParameter], shards: Group = ALONE) -> list[FlatBuffer]:
+    """Buffers for a stage's parameters: those with weight decay, those without, and a tied embedding by itself.
+
+    The two ranks that hold a tied embedding so have its gradients in the same layout, whatever else they hold.
+    """
+    groups: dict[tuple[bool, bool], list[ModelParameter]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.spec.decay, parameter.spec.tied), []).append(parameter)
+    return [FlatBuffer(group, shards) for _, group in sorted(groups.items(), reverse=True)]

@@ -25,6 +25,7 @@ class ParameterSpec:
     fill: float = 0.0
     padded: int | None = None
     decay: bool = True  # whether AdamW's weight decay applies (not to biases and norms)
+    tied: bool = False  # whether the first and the last stage share it
 
 
 class ModelParameter(nn.Parameter):
@@ -32,6 +33,7 @@ class ModelParameter(nn.Parameter):
 
     spec: ParameterSpec
     shared: bool  # a second copy of a tied weight: trained here, counted on its owner
+    main_grad: torch.Tensor  # its gradient in the flat buffer, complete after the reduction
 
 
 def create_parameter(

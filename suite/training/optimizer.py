@@ -1,13 +1,14 @@
 """The global gradient norm, clipping, and the update, on flat buffers."""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 
 from suite.experiment.point import Training
 from suite.kernels.adamw import Hyperparameters
 from suite.parallel.flat_buffer import FlatBuffer
+from suite.parallel.parameters import ModelParameter
 from suite.parallel.topology import Topology
 
 ADAM_BETAS = (0.9, 0.999)  # the defaults of the paper's scripts
@@ -15,82 +16,83 @@ ADAM_EPS = 1e-8
 WEIGHT_DECAY = 0.01
 
 
-class Optimizer(Protocol):
-    """Updates flat buffers in place from their gradients."""
+@dataclass(frozen=True)
+class Piece:
+    """What one update works on: flat views of values and gradients, the weights to update, and their moments.
 
-    state: list[torch.Tensor]
+    `master` are fp32 weights of their own where the values have 16 bits, and the values themselves otherwise.
+    """
 
-    def step(self) -> None:
-        """One update."""
+    values: torch.Tensor
+    gradients: torch.Tensor
+    master: torch.Tensor
+    moments: tuple[torch.Tensor, ...]
+    decay: bool
 
 
-class AdamW:
-    """AdamW with decoupled decay, none on biases and norms."""
+class Optimizer:
+    """AdamW (decoupled decay, none on biases and norms) or plain gradient descent, on the pieces this rank owns."""
 
-    def __init__(self, learning_rate: float, buffers: list[FlatBuffer], kernel: Callable[..., None]) -> None:
-        self.kernel = kernel
+    def __init__(self, training: Training, buffers: list[FlatBuffer], adamw: Callable[..., None]) -> None:
+        """`adamw` is the chosen kernel."""
+        self.training, self.adamw = training, adamw
         self.steps = 0
-        self.buffers = [
-            (
-                flat,
-                torch.zeros_like(flat.values),
-                torch.zeros_like(flat.values),
-                Hyperparameters(learning_rate, ADAM_BETAS, ADAM_EPS, WEIGHT_DECAY if flat.decay else 0.0),
-            )
-            for flat in buffers
-        ]
-        self.state = [moment for _, first, second, _ in self.buffers for moment in (first, second)]
+        moments = 2 if training.optimizer == "adamw" else 0
+        self.pieces = [_piece(flat, place, moments) for flat in buffers for place in flat.owned]
+
+    @property
+    def state(self) -> list[torch.Tensor]:
+        """What the optimizer keeps between steps beside the values: moments, and master weights of their own."""
+        masters = [piece.master for piece in self.pieces if piece.master is not piece.values]
+        return [*masters, *(moment for piece in self.pieces for moment in piece.moments)]
 
     def step(self) -> None:
         """One update."""
         self.steps += 1
-        for flat, first, second, hyperparameters in self.buffers:
-            self.kernel(flat.values, flat.gradients, first, second, self.steps, hyperparameters)
+        rate = self.training.learning_rate
+        for piece in self.pieces:
+            if self.training.optimizer == "sgd":
+                piece.master.add_(piece.gradients, alpha=-rate)
+            else:
+                decay = WEIGHT_DECAY if piece.decay else 0.0
+                constants = Hyperparameters(rate, ADAM_BETAS, ADAM_EPS, decay)
+                self.adamw(piece.master, piece.gradients, *piece.moments, self.steps, constants)
+            if piece.master is not piece.values:
+                piece.values.copy_(piece.master)
 
 
-class SGD:
-    """Plain gradient descent."""
-
-    def __init__(self, learning_rate: float, buffers: list[FlatBuffer]) -> None:
-        self.learning_rate, self.buffers = learning_rate, buffers
-        self.state: list[torch.Tensor] = []
-
-    def step(self) -> None:
-        """One update."""
-        for flat in self.buffers:
-            flat.values.add_(flat.gradients, alpha=-self.learning_rate)
+def _piece(flat: FlatBuffer, place: slice, moments: int) -> Piece:
+    values, gradients = flat.values[place], flat.gradients[place]
+    master = values if values.dtype == flat.dtype else values.to(flat.dtype)
+    return Piece(values, gradients, master, tuple(torch.zeros_like(master) for _ in range(moments)), flat.decay)
 
 
-def build_optimizer(training: Training, buffers: list[FlatBuffer], adamw: Callable[..., None]) -> Optimizer:
-    """The optimizer that the point names; `adamw` is the chosen kernel."""
-    if training.optimizer == "sgd":
-        return SGD(training.learning_rate, buffers)
-    return AdamW(training.learning_rate, buffers, adamw)
-
-
-def counted_norm_squared(buffers: list[FlatBuffer], topology: Topology) -> torch.Tensor:
+def counted_norm_squared(buffers: list[FlatBuffer], topology: Topology, sharded: bool) -> torch.Tensor:
     """This rank's part of the squared global gradient norm, fp64, so that all ranks' parts sum to it.
 
-    Every parameter counts once: data ranks hold the same reduced gradients (the first counts), tensor ranks hold
-    the same gradient of what is not sharded (the first counts), and a tied embedding's second copy never counts.
+    Every parameter counts once: data ranks hold the same reduced gradients (the first counts; with a sharded
+    optimizer each counts its own pieces), tensor ranks hold the same gradient of what is not sharded (the first
+    counts), and a tied embedding's second copy never counts.
     """
-    counted = [
-        parameter.grad
-        for flat in buffers
-        for parameter in flat.parameters
-        if not parameter.shared
-        and topology.data.index == 0
-        and (parameter.spec.shard is not None or topology.tensor.index == 0)
-        and parameter.grad is not None
-    ]
-    device = buffers[0].values.device
+
+    def counts(parameter: ModelParameter) -> bool:
+        mine = parameter.spec.shard is not None or topology.tensor.index == 0
+        return mine and not parameter.shared and (sharded or topology.data.index == 0)
+
+    counted = [view for flat in buffers for view in flat.owned_gradients(counts)]
     if not counted:
-        return torch.zeros((), dtype=torch.float64, device=device)
+        return torch.zeros((), dtype=torch.float64, device=buffers[0].values.device)
     return torch.stack(torch._foreach_norm(counted)).double().square().sum()
 
 
-def clip(buffers: list[FlatBuffer], norm: float, limit: float) -> None:
-    """Scale all gradients so that their global norm is at most `limit`; 0 means no clipping."""
-    if limit and norm > limit:
+def scale_gradients(buffers: list[FlatBuffer], factor: float) -> None:
+    """Multiply the gradients that this rank owns."""
+    if factor != 1.0:
         for flat in buffers:
-            flat.gradients.mul_(limit / (norm + 1e-6))
+            for place in flat.owned:
+                flat.gradients[place].mul_(factor)
+
+
+def clip_factor(norm: float, limit: float) -> float:
+    """What gradients of this global norm are multiplied by so that it is at most `limit`; a limit of 0 is none."""
+    return limit / (norm + 1e-6) if limit and norm > limit else 1.0

@@ -1,6 +1,6 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -14,14 +14,13 @@ from suite.parallel.data_parallel import GradientReducer
 from suite.parallel.flat_buffer import FlatBuffer, flatten
 from suite.parallel.parameters import ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
-from suite.parallel.topology import ALONE, Topology
+from suite.parallel.topology import ALONE, Group, Topology
 from suite.pipeline.engine import Engine
 from suite.pipeline.lowering import Lowered
 from suite.pipeline.transport import Transport
 from suite.training.data import Batches
-from suite.training.optimizer import build_optimizer, clip, counted_norm_squared
-
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+from suite.training.optimizer import Optimizer, clip_factor, counted_norm_squared, scale_gradients
+from suite.training.precision import DTYPES, LossScale
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,12 @@ class TrainingStep:
         self.ranks = TensorRanks(topology.tensor, point.parallel.sequence)
         build = Build(point.model, self.ranks, point.training, dtype, self.kernels)
         self.stages = build_stages(point, hosted, build, device)
-        self.buffers = _flatten_stages(self.stages)
-        self.flats = [flat for flats in self.buffers.values() for flat in flats]
-        self.tied = self._tied_embedding()
-        self.optimizer = build_optimizer(point.training, self.flats, self.kernels.adamw)
-        self.reducer = GradientReducer(self.buffers, topology.data)
+        self.sharded = point.parallel.sharding == "zero1"
+        buffers = _flatten_stages(self.stages, topology.data if self.sharded else ALONE)
+        self.flats = [flat for flats in buffers.values() for flat in flats]
+        self.optimizer = Optimizer(point.training, self.flats, self.kernels.adamw)
+        self.reducer = GradientReducer(buffers, topology.data, self.sharded)
+        self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
         self.clock = clock_for(device)
         rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
         shape = (rows, point.training.microbatch, point.model.hidden_size)
@@ -72,12 +72,6 @@ class TrainingStep:
         self.transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if whole else ALONE)
         self.engine = Engine(lowered, rank, self.stages, self.transport, self.clock, self.reducer.final_backward)
         self.batches = Batches(point, topology.data.index, device)
-
-    def _tied_embedding(self) -> ModelParameter | None:
-        """This rank's copy of an embedding weight that another rank has too."""
-        if self.topology.embedding.size == 1 or not self.point.model.tied_embeddings:
-            return None
-        return next((p for p in self.parameters() if p.spec.name == "embedding.word.weight"), None)
 
     def parameters(self) -> Iterator[ModelParameter]:
         """Every parameter on this rank, once."""
@@ -91,32 +85,45 @@ class TrainingStep:
         yield from self.optimizer.state
 
     def gradients(self, iteration: int) -> tuple[float, float]:
-        """The global batch's gradients, complete on every rank; returns the mean loss and the global norm."""
-        training, model = self.point.training, self.point.model
+        """The global batch's gradients, complete where their owner is; returns the mean loss and the global norm.
+
+        The gradients carry the factor of the loss scale; the loss and the norm do not.
+        """
+        training, model, scale = self.point.training, self.point.model, self.loss_scale.value
         for flat in self.flats:
             flat.gradients.zero_()
         microbatches = [self.batches.microbatch(iteration, i) for i in range(self.point.microbatches)]
-        loss = self.engine.run(microbatches.__getitem__, 1.0 / (training.global_batch * model.seq_length))
+        loss = self.engine.run(microbatches.__getitem__, scale / (training.global_batch * model.seq_length))
         self.reduction_wait = self.reducer.finish()
-        sum_replicated_gradients(
-            [p.grad for p in self.parameters() if p.spec.shard is None and p.grad is not None], self.ranks
-        )
-        if self.tied is not None and self.tied.grad is not None:
-            self.topology.embedding.all_reduce(self.tied.grad)
+        sum_replicated_gradients(self._owned(lambda p: p.spec.shard is None), self.ranks)
+        for gradient in self._owned(lambda p: p.spec.tied):  # both copies get the sum
+            self.topology.embedding.all_reduce(gradient)
         if self.topology.tensor.index != 0:
             loss = torch.zeros_like(loss)  # every tensor rank has the same loss; it counts once
-        norm_squared = counted_norm_squared(self.flats, self.topology)
+        norm_squared = counted_norm_squared(self.flats, self.topology, self.sharded)
         totals = torch.stack([loss.to(norm_squared), norm_squared])
-        mean_loss, total = self.topology.world.all_reduce(totals).tolist()
-        return mean_loss, total**0.5
+        scaled_loss, total = self.topology.world.all_reduce(totals).tolist()
+        return scaled_loss / scale, total**0.5 / scale
+
+    def _owned(self, wanted: Callable[[ModelParameter], bool]) -> list[torch.Tensor]:
+        """Gradients of the parameters wanted, as far as this rank owns them."""
+        return [view for flat in self.flats for view in flat.owned_gradients(wanted)]
+
+    def _update(self, norm: float) -> None:
+        """Unscale, clip, step, and put sharded weights together; nothing where fp16 gradients overflowed."""
+        scale = self.loss_scale.value
+        if not self.loss_scale.accepts(norm):
+            return
+        scale_gradients(self.flats, clip_factor(norm, self.point.training.gradient_clip) / scale)
+        self.optimizer.step()
+        self.reducer.gather_values()
 
     def run(self, iteration: int) -> IterationSamples:
         """One iteration with its update."""
         begin = perf_counter()
         loss, norm = self.gradients(iteration)
         update = perf_counter()
-        clip(self.flats, norm, self.point.training.gradient_clip)
-        self.optimizer.step()
+        self._update(norm)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         end = perf_counter()
@@ -129,12 +136,12 @@ class TrainingStep:
         return IterationSamples(loss, norm, end - begin, busy, self.reduction_wait, end - update, actions)
 
 
-def _flatten_stages(stages: Mapping[int, torch.nn.Module]) -> dict[int, list[FlatBuffer]]:
+def _flatten_stages(stages: Mapping[int, torch.nn.Module], shards: Group) -> dict[int, list[FlatBuffer]]:
     """Each stage's parameters in flat buffers; one that two stages of this rank share is in the first's."""
     seen: set[torch.Tensor] = set()
     buffers = {}
     for number, stage in stages.items():
         own = [p for p in stage.parameters() if isinstance(p, ModelParameter) and p not in seen]
         seen.update(own)
-        buffers[number] = flatten(own)
+        buffers[number] = flatten(own, shards)
     return buffers
