@@ -43,7 +43,7 @@ def row(planned: Planned) -> Row:
     point = planned.point
     if point is None or not planned.valid:
         return Row(planned)
-    split = layer_split(point.model.layers, point.virtual_stages, point.schedule.split)
+    split = layer_split(point.model, point.virtual_stages, point.schedule.split)
     return Row(
         planned,
         ranks=point.parallel.ranks,

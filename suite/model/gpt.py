@@ -213,7 +213,7 @@ def _through(layers: Iterable[nn.Module], x: torch.Tensor, dropout: Dropout) -> 
 
 def build_stages(point: Point, hosted: list[int], build: Build, device: torch.device) -> dict[int, Stage]:
     """The virtual stages with these numbers, for one rank. A tied weight that both ends share here exists once."""
-    split = layer_split(point.model.layers, point.virtual_stages, point.schedule.split)
+    split = layer_split(point.model, point.virtual_stages, point.schedule.split)
     stages: dict[int, Stage] = {}
     for number in sorted(hosted):
         first = stages.get(0)

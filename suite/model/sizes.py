@@ -22,7 +22,7 @@ def rank_parameters(point: Point) -> list[int]:
     A tied embedding counts on the first and on the last stage's rank; once where that is the same rank.
     """
     model, tensor, ranks = point.model, point.parallel.tensor, point.parallel.pipeline
-    split = layer_split(model.layers, point.virtual_stages, point.schedule.split)
+    split = layer_split(model, point.virtual_stages, point.schedule.split)
     word = padded_vocab(model.vocab_size, tensor) // tensor * model.hidden_size
     counts = [
         sum(len(layers) for layers in split[rank::ranks]) * layer_parameters(model, tensor) for rank in range(ranks)
