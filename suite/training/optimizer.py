@@ -38,7 +38,12 @@ class Optimizer:
         self.training, self.adamw = training, adamw
         self.steps = 0
         moments = 2 if training.optimizer == "adamw" else 0
-        self.pieces = [_piece(flat, place, moments) for flat in buffers for place in flat.owned]
+        self.by_buffer = [(flat, [_piece(flat, place, moments) for place in flat.owned]) for flat in buffers]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Every piece that this rank updates."""
+        return [piece for _, pieces in self.by_buffer for piece in pieces]
 
     @property
     def state(self) -> list[torch.Tensor]:
