@@ -65,12 +65,17 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 
 
 def main() -> None:
-    """Run the command line; bad input is one clear message and exit code 2."""
+    """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
     try:
         app()
     except BadInput as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -253,18 +258,18 @@ def report(
     nothing = False
     for name in experiments:
         title, stored, records, problems = _stored(name, scale, results)
+        for problem in problems:
+            print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
+        if not records:
+            print(f"{stored}: nothing was measured; suite run {name} first", file=sys.stderr)
+            nothing = True
+            continue
         if explain is not None:
             chosen = [record for record in records if record.point_id.startswith(explain)]
             if not chosen:
                 ids = {record.point_id for record in records}
                 _refuse(f"{stored} has no record of point {explain}; {did_you_mean(explain, sorted(ids))}")
             print("\n\n".join(explained(record) for record in chosen))
-            continue
-        for problem in problems:
-            print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
-        if not records:
-            print(f"{stored}: nothing was measured; suite run {name} first", file=sys.stderr)
-            nothing = True
             continue
         try:
             written = write_report(title, records, problems, out_dir / stored)

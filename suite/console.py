@@ -96,6 +96,7 @@ class SweepProgress:
         """A launch begins."""
         self.started = time.monotonic()
         self.done_iterations = 0
+        self.tokens_per_second = 0.0
         self.bar.update(self.task, description=f"{self._place()} {label(job)}", completed=0, note="starting")
 
     def iteration(self, job: Job, samples: dict[str, Any]) -> None:

@@ -89,6 +89,24 @@ def test_a_valid_point_breaks_nothing():
             "model.vocab_size=256 would work",
         ),
         (
+            {"data": {"source": "megatron"}},
+            "data.path=null: data.source=megatron reads a .bin and an .idx file; data.path=NAME, with the files "
+            "NAME.bin and NAME.idx, would work",
+        ),
+        (
+            {"data": {"source": "megatron", "path": "missing/corpus"}},
+            "data.path=missing/corpus: there is no file missing/corpus.idx; the two files corpus.bin and "
+            "corpus.idx, as Megatron writes them, would work",
+        ),
+        (
+            {"data": {"source": "megatron", "path": "x"}, "training": {"seed": 2**32 + 7}},
+            "training.seed=4294967303: Megatron's shuffling takes seeds up to 4294967295; training.seed=7 would work",
+        ),
+        (
+            {"data": {"tokenizer": "tokenizer.json"}},
+            "data.tokenizer=tokenizer.json: data.source=synthetic is not text; data.tokenizer=null would work",
+        ),
+        (
             {"kernels": {"atention": "torch"}},
             "kernels={atention: 'torch'}: 'atention' is no operator; nearest: attention",
         ),
@@ -134,7 +152,6 @@ def test_schedule_rules_reach_the_point():
     "sections",
     [
         {"parallel": {"sharding": "zero3"}},
-        {"data": {"source": "megatron"}},
         {"kernels": "triton"},
         {"kernels": "apex"},
         {"kernels": {"attention": "apex", "layer_norm": "torch"}},

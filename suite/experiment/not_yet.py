@@ -11,8 +11,6 @@ def not_yet(point: Point) -> list[str]:
     parallel, schedule = point.parallel, point.schedule
     if parallel.sharding == "zero3":
         found.append(_sentence("parallel.sharding", parallel.sharding, "none"))
-    if point.data.source == "megatron":
-        found.append(_sentence("data.source", "megatron", "synthetic"))
     kernels = point.kernels if isinstance(point.kernels, dict) else {"": point.kernels}
     for operator, kernel_set in kernels.items():
         if kernel_set in _KERNEL_SETS:

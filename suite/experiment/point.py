@@ -18,7 +18,7 @@ KernelSet = Literal["auto", "reference", "torch", "triton", "apex"]
 
 # Strict scalars: `true` is not 1, "4" is not 4 and 2.0 is not a count. A whole number may stand for a float.
 Count = Annotated[int, Field(strict=True, ge=1)]
-Seed = Annotated[int, Field(strict=True, ge=0)]
+Whole = Annotated[int, Field(strict=True, ge=0)]
 Flag = Annotated[bool, Field(strict=True)]
 Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
@@ -79,6 +79,13 @@ class Parallel(Section):
         """Processes of the point: tensor * pipeline * data."""
         return self.tensor * self.pipeline * self.data
 
+    def coordinates(self, rank: int) -> dict[Dimension, int]:
+        """Where a rank stands in each dimension."""
+        found: dict[Dimension, int] = {}
+        for dimension in self.order:
+            rank, found[dimension] = divmod(rank, getattr(self, dimension))
+        return found
+
 
 class Schedule(Section):
     """The pipeline schedule; `chunks` is the number of model chunks per rank (the paper's v)."""
@@ -109,7 +116,7 @@ class Training(Section):
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_layers: Count = 1  # layers between the inputs that full recomputation keeps
-    seed: Seed = 1234
+    seed: Whole = 1234
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Rate = 1e-4
     gradient_clip: Limit = 1.0  # 0: no clipping
@@ -117,10 +124,15 @@ class Training(Section):
 
 
 class Data(Section):
-    """Where tokens come from. `path` is a file, or for text the name of a module of Python itself."""
+    """Where tokens come from.
+
+    `path` is a file, for text also the name of a module of Python itself, and for Megatron data what the names of the
+    `.bin` and the `.idx` file have in common. `tokenizer` is a tokenizer.json for text, which is read as bytes without.
+    """
 
     source: Literal["synthetic", "text", "megatron"] = "synthetic"
     path: str | None = None
+    tokenizer: str | None = None
 
 
 class Measure(Section):
@@ -129,7 +141,17 @@ class Measure(Section):
     warmup: Count = 2
     iterations: Count = 10
     launches: Count = 1
-    trace: Flag = False
+    trace: Flag = False  # keep one iteration's actions in the record, and a trace file of every rank beside it
+    profile: Flag = False  # run one more iteration under torch's profiler, after the timed ones
+    stall_seconds: Rate = 600.0  # a rank that gets no further for so long ends the point
+
+
+class Checkpoint(Section):
+    """Saving and loading the training state. `path` is the folder; left out, it is the launch's own."""
+
+    every: Whole = 0  # iterations between two saves; 0: none
+    load: Flag = False  # start from the newest checkpoint in `path`
+    path: str | None = None
 
 
 class Point(Section):
@@ -142,6 +164,7 @@ class Point(Section):
     data: Data = Data()
     kernels: KernelSet | dict[str, KernelSet] = "auto"
     measure: Measure = Measure()
+    checkpoint: Checkpoint = Checkpoint()
     cluster: str = "local"
 
     @property
@@ -175,9 +198,12 @@ class Point(Section):
         """
         resolved = self.model_dump(mode="json", exclude_defaults=True)
         resolved.get("model", {}).pop("name", None)
-        resolved.get("data", {}).pop("path", None)
+        for path in ("path", "tokenizer"):
+            resolved.get("data", {}).pop(path, None)
+        resolved.get("checkpoint", {}).pop("path", None)
         resolved.get("schedule", {}).pop("file", None)
-        resolved.get("measure", {}).pop("launches", None)
+        for limit in ("launches", "stall_seconds"):
+            resolved.get("measure", {}).pop(limit, None)
         if self.model.ffn_hidden_size == 4 * self.model.hidden_size:
             resolved["model"].pop("ffn_hidden_size", None)
         resolved = {section: fields for section, fields in resolved.items() if fields != {}}

@@ -2,9 +2,11 @@
 
 from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
+from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
 from suite.experiment.point import Point
 from suite.experiment.text import text_problem
+from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels import OPERATORS
 
 BYTE_VALUES = 256  # token values of a text read as bytes
@@ -97,23 +99,35 @@ def _batch_and_schedule(point: Point) -> list[str]:
 
 
 def _inputs(point: Point) -> list[str]:
-    found = []
-    vocabulary = point.model.vocab_size
-    if point.data.source == "text" and vocabulary < BYTE_VALUES:
-        found.append(
-            f"model.vocab_size={vocabulary}: data.source=text reads bytes, which have {BYTE_VALUES} values; "
-            f"model.vocab_size={BYTE_VALUES} would work"
-        )
-    if point.data.source == "text":
-        problem = text_problem(point.data.path, point.model.seq_length)
-        if problem is not None:
-            found.append(problem)
+    found = _data(point)
     if isinstance(point.kernels, dict):
         for operator in point.kernels:
             if operator not in OPERATORS:
                 hint = did_you_mean(operator, OPERATORS)
                 found.append(f"kernels={shown(point.kernels)}: '{operator}' is no operator; {hint}")
     return found
+
+
+def _data(point: Point) -> list[str]:
+    found = []
+    data, vocabulary, seq_length = point.data, point.model.vocab_size, point.model.seq_length
+    problem = None
+    if data.tokenizer is not None and data.source != "text":
+        found.append(
+            f"data.tokenizer={data.tokenizer}: data.source={data.source} is not text; data.tokenizer=null would work"
+        )
+    elif data.tokenizer is not None:
+        problem = tokenizer_problem(data.path, data.tokenizer, seq_length, vocabulary)
+    elif data.source == "text":
+        if vocabulary < BYTE_VALUES:
+            found.append(
+                f"model.vocab_size={vocabulary}: data.source=text reads bytes, which have {BYTE_VALUES} values; "
+                f"model.vocab_size={BYTE_VALUES} would work"
+            )
+        problem = text_problem(data.path, seq_length)
+    if data.source == "megatron":
+        problem = megatron_problem(data.path, seq_length, point.training.seed)
+    return found if problem is None else [*found, problem]
 
 
 def nearest_divisor(number: int, wanted: int) -> int:

@@ -3,14 +3,15 @@
 import signal
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 from suite.launch.job import JobFolder
+from suite.launch.processes import alive
 from suite.records.schema import Status
 
 _PATIENCE = 0.5  # seconds in which a killed process is seen to be gone
-_MEMORY = ("OutOfMemoryError", "MemoryError")
+_MEMORY_KINDS = ("OutOfMemoryError", "MemoryError")
+_MEMORY_MESSAGE = "can't allocate memory"  # of torch's allocator on a CPU, which raises a plain RuntimeError
 
 
 def describe(error: BaseException, folder: JobFolder, rank: int) -> dict[str, Any]:
@@ -37,16 +38,8 @@ def _vanished(folder: JobFolder, own: int) -> list[int]:
     return [
         rank
         for rank, process in sorted(folder.processes().items())
-        if rank not in excused and rank != own and _dead(process)
+        if rank not in excused and rank != own and not alive(process)
     ]
-
-
-def _dead(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return True
-    return status.rsplit(")", 1)[-1].split()[0] in "ZX"
 
 
 def cause(folder: JobFolder, exit_codes: dict[int, int]) -> tuple[Status, str]:
@@ -62,7 +55,8 @@ def cause(folder: JobFolder, exit_codes: dict[int, int]) -> tuple[Status, str]:
         return "failed", _killed(vanished[0], exit_codes.get(vanished[0]), errors)
     if errors:
         first = errors[0]
-        status: Status = "oom" if first["kind"] in _MEMORY else "failed"
+        oom = first["kind"] in _MEMORY_KINDS or _MEMORY_MESSAGE in first["message"]
+        status: Status = "oom" if oom else "failed"
         return status, f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback']}"
     codes = ", ".join(f"rank {rank} exit code {code}" for rank, code in sorted(exit_codes.items()))
     return "failed", f"a rank ended without leaving an error: {codes or 'no exit code known'}"

@@ -71,6 +71,7 @@ class JobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.progress_file = path / "progress.jsonl"
+        self.board = path / "board"
         self.logs = path / "logs"
         self.submitit = path / "submitit"
 

@@ -1,4 +1,8 @@
-"""The local backend: one job at a time through submitit's local executor."""
+"""The local backend: one job at a time through submitit's local executor.
+
+Whatever ends, and however it ends, everything below it ends too: the front that started the job, submitit's
+controller, the node's task, the ranks.
+"""
 
 import os
 import signal
@@ -10,58 +14,71 @@ import submitit
 
 from suite.launch.job import Job, JobFolder
 from suite.launch.node import run_node
+from suite.launch.processes import end_with, end_with_parent
 
 POLL_SECONDS = 0.1
 LIMIT_MINUTES = 7 * 24 * 60  # the executor needs a limit; a local point has none of its own
-END_SECONDS = 10.0
 
 
 class LocalJob:
-    """A submitted job: whether it still runs, and how to end it."""
+    """A job: starting it, whether it still runs, and how to end it."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.folder = JobFolder(job.folder)
+        self.handle: submitit.Job[Path] | None = None
+
+    def start(self) -> None:
+        """Submit the job. An interrupt at the terminal reaches only the front, which then ends the job."""
         executor = submitit.LocalExecutor(folder=self.folder.submitit)
         executor.update_parameters(timeout_min=LIMIT_MINUTES, tasks_per_node=1, stderr_to_stdout=True)
-        self.handle: submitit.Job[Path] = executor.submit(run_node, job)
-        self.process = int(self.handle.job_id)
-        self.folder.note_controller(self.process)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the job's processes inherit this
+        try:
+            self.handle = executor.submit(_run_task, job=self.job, front=os.getpid())
+            self.folder.note_controller(int(self.handle.job_id))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def running(self) -> bool:
         """Whether the job's controller is alive."""
-        return self.handle.state == "RUNNING"
+        return self.handle is not None and self.handle.state == "RUNNING"
 
     def wait(self) -> Iterator[None]:
-        """Yield while the job runs, a few times a second."""
+        """Yield while the job runs, a few times a second, and once when it has ended."""
         while self.running():
             yield
             time.sleep(POLL_SECONDS)
+        yield
 
     def record_path(self) -> Path | None:
         """Where the node wrote the record; None where it ended without."""
-        paths = self.handle.paths.result_pickle
-        if not paths.exists():
+        if self.handle is None or not self.handle.paths.result_pickle.exists():
             return None
         try:
             return self.handle.results()[0]
         except Exception:
             return None
 
-    def last_words(self, lines: int = 20) -> str:
-        """The end of what the node's task printed."""
-        try:
-            text = self.handle.paths.stdout.read_text(errors="replace")
-        except OSError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
+    def why_no_record(self, lines: int = 20) -> str:
+        """What is known of a job that ended without a record: its error, or that it was killed; and its last words."""
+        if self.handle is None:
+            return "the job was not started"
+        paths = self.handle.paths
+        words = paths.stdout.read_text(errors="replace").splitlines() if paths.stdout.exists() else []
+        how = "ended and left no record (a signal from outside, or the system was out of memory)"
+        if words and paths.result_pickle.exists():
+            how = f"failed: {words[-1]}"
+        return "\n".join([f"the ranks' supervisor {how}", "", "the last it printed:", *words[-lines:]])
 
     def cancel(self) -> None:
-        """End the job: the controller ends the node's task, and the ranks end with it."""
-        deadline = time.monotonic() + END_SECONDS
-        self.handle.cancel(check=False)
-        while self.running():
-            if time.monotonic() > deadline:
-                os.kill(self.process, signal.SIGKILL)
-                return
+        """End the job: the node's task ends with the controller, and the ranks end with the task."""
+        while self.handle is not None and self.running():
+            os.kill(int(self.handle.job_id), signal.SIGKILL)
             time.sleep(POLL_SECONDS)
+
+
+def _run_task(job: Job, front: int) -> Path:
+    """The node's task: end with the controller and with the front, and run the launch."""
+    end_with_parent(int(os.environ["SUBMITIT_LOCAL_JOB_ID"]))
+    end_with(front)
+    return run_node(job)

@@ -1,5 +1,6 @@
 """What runs on each node: one submitit task that starts the node's ranks, watches them, and writes the record."""
 
+import logging
 import os
 import traceback
 from pathlib import Path
@@ -19,7 +20,8 @@ SHUTDOWN_SECONDS = 3  # ranks take signals as plain processes do; what is left a
 def run_node(job: Job) -> Path:
     """Run the launch and write its record, whatever happened; returns the record's path.
 
-    A signal to this process ends the ranks and is not recorded here: whoever sent it knows why.
+    A signal that asks this process to end is a failure like any other. One that kills it leaves no record here:
+    the front sees that, and the ranks end with it.
     """
     started = now()
     try:
@@ -39,14 +41,20 @@ def _launch(job: Job, started: str) -> Record:
     parallel = job.point.parallel
     lowered = prove(generate(job.point.schedule, parallel.pipeline, job.point.microbatches)).lowered
     _prepare_devices(job)
+    # It would log a failed rank, which is in the record, with a formatter that takes seconds to import.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     # Imported only here: the ranks are forked, so that they find all of it imported.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from suite.launch.rank import run_rank
+    from suite.launch.watchdog import Board
 
+    if job.point.checkpoint.every or job.point.checkpoint.load:
+        import suite.training.checkpoint  # noqa: F401  (seconds to import, once here instead of in every rank)
     folder = JobFolder(job.folder)
+    Board.create(folder.board, parallel.ranks)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

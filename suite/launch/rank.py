@@ -1,10 +1,11 @@
 """One rank of a point: joins the process group, trains, measures, and hands its samples to rank 0."""
 
+import contextlib
 import json
 import os
 import signal
-import statistics
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,16 +16,19 @@ import torch.distributed as dist
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
 from suite.launch.processes import end_with_parent
+from suite.launch.samples import collect, rank_samples
+from suite.launch.watchdog import Board, Watchdog, account
 from suite.measure.gemm import measured_peak
-from suite.measure.memory import LiveTensorBytes, resident_bytes
+from suite.measure.memory import LiveTensorBytes
 from suite.measure.peaks import find_peak
 from suite.measure.provenance import cores
-from suite.parallel.topology import Topology, build_topology
+from suite.parallel.agreement import agree
+from suite.parallel.topology import build_topology
 from suite.pipeline.lowering import Lowered
 from suite.training.precision import DTYPES
 from suite.training.step import IterationSamples, TrainingStep
 
-MESSAGE_TIMEOUT = timedelta(minutes=10)
+WATCHDOG_FIRST = 60.0  # seconds that the process group waits longer than the watchdog, which has more to say
 
 
 class Place(NamedTuple):
@@ -73,25 +77,60 @@ def _place(job: Job) -> Place:
 def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | None:
     place = _place(job)
     parallel = job.point.parallel
+    board = _watch(job, lowered, folder, place.rank)
     if parallel.ranks > 1:
         backend = "nccl" if place.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=MESSAGE_TIMEOUT)
+        timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
+        dist.init_process_group(backend, timeout=timeout)
     placement = lowered.schedule.placement[0]
     topology = build_topology(parallel, place.device.type, placement[0], placement[-1])
     peak = _peak(job, place)
-    step = TrainingStep(job.point, lowered, topology, place.device)
-    progress = folder.progress_file if place.rank == 0 else None
-    samples, memory = _iterate(job, step, place.device, progress)
-    here = _rank_samples(step, topology, samples, memory, peak)
-    result = _collect(job, here, samples, place.rank, parallel.ranks)
+    step = TrainingStep(job.point, lowered, topology, place.device, board)
+    agree(topology.world, _facts(job, step))
+    run = _Iterations(job, step, place, folder)
+    run.all()
+    board.note_phase("gathering the samples")
+    here = rank_samples(step, run.samples, run.memory, peak)
+    result = collect(job.point, here, run.samples, topology.world, folder)
     if result is not None:
         result["environment"] = _environment(job, place, step, result.pop("peaks"))
         result["kernels"] = step.kernels.names
         result["oversubscribed"] = place.oversubscribed
+        result["checkpoint"] = run.checkpoint
     if parallel.ranks > 1:
         dist.barrier()
         dist.destroy_process_group()
     return result
+
+
+def _watch(job: Job, lowered: Lowered, folder: JobFolder, rank: int) -> Board:
+    """Start this rank's watchdog; returns the board that it notes its progress on."""
+    board = Board(folder.board, rank)
+
+    def stalled(notes: list[tuple[int, float]], now: float) -> None:
+        limit = job.point.measure.stall_seconds
+        text = account(notes, lowered, job.point.parallel, now)
+        message = f"got no further for more than {limit:g} s (measure.stall_seconds); the state of every rank:\n{text}"
+        folder.report_error(
+            rank, {"time": time.time(), "kind": "Stalled", "message": message, "traceback": "", "vanished": []}
+        )
+        for process in folder.processes().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)  # a stopped rank would not take the supervisor's signal to end
+
+    Watchdog(board, job.point.measure.stall_seconds, stalled).start()
+    return board
+
+
+def _facts(job: Job, step: TrainingStep) -> dict[str, Any]:
+    """What every rank must have alike: a message of another shape or type would end the process or change values."""
+    return {
+        "point": job.point.id,
+        "message shape": step.transport.shape,
+        "message type": str(step.transport.dtype),
+        "torch": torch.__version__,
+        "suite": job.revision,
+    }
 
 
 def _peak(job: Job, place: Place) -> float | None:
@@ -103,132 +142,73 @@ def _peak(job: Job, place: Place) -> float | None:
     return measured_peak(DTYPES[job.point.training.precision], place.device)
 
 
-def _iterate(
-    job: Job, step: TrainingStep, device: torch.device, progress: Path | None
-) -> tuple[list[IterationSamples], int]:
-    """All iterations; the last of the warm-up also measures memory, which slows it down."""
-    measure = job.point.measure
-    samples: list[IterationSamples] = []
-    memory = 0
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    for iteration in range(measure.warmup + measure.iterations):
-        if device.type == "cpu" and iteration == measure.warmup - 1:
-            with LiveTensorBytes(step.live_tensors()) as live:
-                samples.append(step.run(iteration))
-            memory = live.peak
-        else:
-            samples.append(step.run(iteration))
-        if progress is not None:
-            line = {"iteration": iteration, "seconds": samples[-1].seconds, "loss": samples[-1].loss}
-            with progress.open("a") as file:
+class _Iterations:
+    """The iterations of one launch on this rank, with the checkpoints between them."""
+
+    def __init__(self, job: Job, step: TrainingStep, place: Place, folder: JobFolder) -> None:
+        self.job, self.step, self.device = job, step, place.device
+        self.measure, self.settings = job.point.measure, job.point.checkpoint
+        self.folder = folder
+        self.progress = folder.progress_file if place.rank == 0 else None
+        self.samples: list[IterationSamples] = []
+        self.memory = 0
+        self.checkpoint: dict[str, Any] | None = None
+
+    def all(self) -> None:
+        """Load if asked, run and time every iteration, save between them, profile one more if asked.
+
+        The last of the warm-up also measures memory on a CPU, which slows it down.
+        """
+        first = self._checkpoints()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        count = self.measure.warmup + self.measure.iterations
+        for iteration in range(first, first + count):
+            if self.device.type == "cpu" and iteration == first + self.measure.warmup - 1:
+                with LiveTensorBytes(self.step.live_tensors()) as live:
+                    self._one(iteration)
+                self.memory = live.peak
+            else:
+                self._one(iteration)
+        if self.device.type == "cuda":
+            self.memory = torch.cuda.max_memory_allocated(self.device)
+        if self.measure.profile:
+            self._profile(first + count)
+
+    def _one(self, iteration: int) -> None:
+        self.samples.append(self.step.run(iteration))
+        if self.progress is not None:
+            line = {"iteration": iteration, "seconds": self.samples[-1].seconds, "loss": self.samples[-1].loss}
+            with self.progress.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated(device)
-    return samples, memory
+        if self.settings.every and (iteration + 1) % self.settings.every == 0:
+            self.step.notes.note_phase("saving or loading a checkpoint")
+            assert self.checkpoint is not None
+            self.checkpoint["saves"].append(self.store.save(iteration + 1)._asdict())
 
+    def _checkpoints(self) -> int:
+        """Set checkpoints up and load the newest if asked; returns the first iteration."""
+        if not self.settings.every and not self.settings.load:
+            return 0
+        from suite.training.checkpoint import Checkpoints
 
-def _rank_samples(
-    step: TrainingStep, topology: Topology, samples: list[IterationSamples], memory: int, peak: float | None
-) -> dict[str, Any]:
-    kinds = sorted({kind for sample in samples for kind in sample.busy_by_action})
-    links = {
-        "pipeline": step.transport.bytes_sent,
-        "tensor": topology.tensor.traffic.bytes,
-        "data": topology.data.traffic.bytes,
-        "embedding": topology.embedding.traffic.bytes,
-    }
-    return {
-        "rank": topology.rank,
-        "coords": topology.coords,
-        "peak_memory_bytes": memory,
-        "rss_bytes": resident_bytes(),
-        "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
-        "busy_seconds": [sum(sample.busy_by_action.values()) for sample in samples],
-        "busy_by_action": {kind: [sample.busy_by_action.get(kind, 0.0) for sample in samples] for kind in kinds},
-        "bytes_by_link": {link: count // len(samples) for link, count in links.items()},
-        "skipped_steps": step.loss_scale.skipped,
-        "seconds": [sample.seconds for sample in samples],
-        "reduction_wait": [sample.reduction_wait for sample in samples],
-        "optimizer": [sample.optimizer for sample in samples],
-        "window": [(sample.actions[0].start, sample.actions[-1].end) for sample in samples],
-        "peak": peak,
-    }
+        self.step.notes.note_phase("saving or loading a checkpoint")
+        path = Path(self.settings.path) if self.settings.path else self.folder.path / "checkpoint"
+        self.store = Checkpoints(path, self.step)
+        loaded = self.store.load() if self.settings.load else None
+        if self.settings.load and loaded is None:
+            raise FileNotFoundError(f"checkpoint.path={path}: there is no whole checkpoint to load")
+        self.checkpoint = {"path": str(path), "load": loaded._asdict() if loaded else None, "saves": []}
+        return loaded.iteration if loaded else 0
 
+    def _profile(self, iteration: int) -> None:
+        """One iteration that is not timed, under torch's profiler; the trace goes to the job's folder."""
+        from torch.profiler import ProfilerActivity, profile
 
-def _gather(value: Any, rank: int, size: int) -> list[Any] | None:
-    """Every rank's value, on rank 0."""
-    if size == 1:
-        return [value]
-    values: list[Any] | None = [None] * size if rank == 0 else None
-    dist.gather_object(value, values, dst=0)
-    return values
-
-
-def _collect(
-    job: Job, here: dict[str, Any], samples: list[IterationSamples], rank: int, size: int
-) -> dict[str, Any] | None:
-    """The record's samples on rank 0: the slowest rank's times, every rank's own, one traced iteration."""
-    ranks = _gather(here, rank, size)
-    slowest = _longest(ranks, "seconds") if ranks else []
-    iteration = [_median_iteration(slowest, job.point.measure.warmup)] if ranks else [0]
-    trace = None
-    if job.point.measure.trace:
-        if size > 1:
-            dist.broadcast_object_list(iteration, src=0)
-        trace = _gather((here["coords"], samples[iteration[0]].actions), rank, size)
-    if ranks is None:
-        return None
-    spans = range(len(samples))
-    windows = [[one["window"][k] for one in ranks] for k in spans]
-    result = {
-        "iterations": {
-            "seconds": slowest,
-            "loss": [sample.loss for sample in samples],
-            "grad_norm": [sample.grad_norm for sample in samples],
-            "warmup": job.point.measure.warmup,
-            "forward_backward_seconds": [max(e for _, e in w) - min(s for s, _ in w) for w in windows],
-        },
-        "breakdown_seconds": {
-            "actions": _longest(ranks, "busy_seconds"),
-            "reduction_wait": _longest(ranks, "reduction_wait"),
-            "optimizer": _longest(ranks, "optimizer"),
-        },
-        "peaks": [one["peak"] for one in ranks],
-        "trace": _trace(iteration[0], trace) if trace else None,
-    }
-    private = ("seconds", "reduction_wait", "optimizer", "window", "peak")
-    result["ranks"] = [{k: v for k, v in one.items() if k not in private} for one in ranks]
-    return result
-
-
-def _longest(ranks: list[dict[str, Any]], name: str) -> list[float]:
-    return [max(values) for values in zip(*(one[name] for one in ranks), strict=True)]
-
-
-def _median_iteration(seconds: list[float], warmup: int) -> int:
-    """The kept iteration whose time is the (lower) median."""
-    kept = seconds[warmup:]
-    return warmup + kept.index(statistics.median_low(kept))
-
-
-def _trace(iteration: int, gathered: list[Any]) -> dict[str, Any]:
-    """One pipeline's actions (first tensor and data coordinate), from the first start on any of its ranks."""
-    rows = {c["pipeline"]: actions for c, actions in gathered if c["tensor"] == 0 and c["data"] == 0}
-    origin = min(action.start for actions in rows.values() for action in actions)
-    spans = [
-        {
-            "rank": rank,
-            "kind": action.kind,
-            "stage": action.stage,
-            "microbatch": action.microbatch,
-            "start": action.start - origin,
-            "end": action.end - origin,
-        }
-        for rank, actions in sorted(rows.items())
-        for action in actions
-    ]
-    return {"iteration": iteration, "spans": spans}
+        on_gpu = self.device.type == "cuda"
+        with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
+            self.step.run(iteration)
+        profiler.export_chrome_trace(str(self.folder.path / f"profile-rank-{self.step.topology.rank}.json"))
 
 
 def _environment(job: Job, place: Place, step: TrainingStep, peaks: list[float | None]) -> dict[str, Any]:

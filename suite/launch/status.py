@@ -1,6 +1,5 @@
 """The state of a sweep, from what is on disk."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from suite.experiment.expansion import Planned
 from suite.launch.job import JobFolder
+from suite.launch.processes import alive
 from suite.records.store import StoredRecord
 
 
@@ -59,17 +59,6 @@ def _running(point_id: str, folders: Sequence[Path]) -> JobFolder | None:
         for path in sorted((folder / point_id / "jobs").glob("*")):
             job = JobFolder(path)
             process = job.controller()
-            if process is not None and _alive(process):
+            if process is not None and alive(process):
                 return job
     return None
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = Path(f"/proc/{process}/stat")
-    return not stat.exists() or stat.read_text().rsplit(")", 1)[-1].split()[0] not in "ZX"

@@ -114,6 +114,7 @@ class LocalSweep:
         running = LocalJob(job)
         seen = 0
         try:
+            running.start()
             for _ in running.wait():
                 for samples in running.folder.progress(seen):
                     seen += 1
@@ -125,7 +126,7 @@ class LocalSweep:
             raise
         path = running.record_path()
         if path is None:
-            reason = f"the job ended without a record; the last it printed:\n{running.last_words()}"
+            reason = running.why_no_record()
             path = job.write(job.record("failed", reason, started, environment=host_environment()))
         record = load(path, path.relative_to(job.store))
         if isinstance(record, str):

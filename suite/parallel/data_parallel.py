@@ -9,6 +9,7 @@ sum of its own piece of the bucket only, and the updated pieces are gathered.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,15 @@ import torch.distributed as dist
 from suite.parallel.flat_buffer import Bucket, FlatBuffer
 from suite.parallel.parameters import ModelParameter
 from suite.parallel.topology import Group
+
+
+class Reduction(NamedTuple):
+    """One bucket's reduction: its stage, bytes, and when it was started and found done (host's monotonic clock)."""
+
+    stage: int
+    bytes: int
+    start: float
+    end: float
 
 
 @dataclass
@@ -28,8 +38,10 @@ class _Pending:
     missing: int = 0
     work: dist.Work | None = None
     share: torch.Tensor | None = None
+    started: float = 0.0
 
     def start(self, group: Group) -> None:
+        self.started = perf_counter()
         gradients = self.flat.gradients[self.bucket.place]
         if self.piece is None:
             self.work = group.all_reduce_async(gradients)
@@ -53,6 +65,7 @@ class GradientReducer:
         self.sharded = sharded and group.size > 1
         self.pending: dict[int, list[_Pending]] = {}
         self.armed: dict[ModelParameter, _Pending] = {}
+        self.reductions: list[Reduction] = []  # of the last iteration
         if group.size == 1:
             return
         for stage, flats in buffers.items():
@@ -91,9 +104,12 @@ class GradientReducer:
         if self.armed:
             names = ", ".join(sorted(parameter.spec.name for parameter in self.armed))
             raise RuntimeError(f"no gradient came for {names}")
-        for stage in self.pending.values():
-            for pending in stage:
+        self.reductions = []
+        for stage, buckets in self.pending.items():
+            for pending in buckets:
                 pending.finish()
+                size = (pending.bucket.place.stop - pending.bucket.place.start) * pending.flat.gradients.itemsize
+                self.reductions.append(Reduction(stage, size, pending.started, perf_counter()))
         return perf_counter() - started
 
     def gather_values(self) -> None:

@@ -10,8 +10,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from suite.measure.clock import Clock
 from suite.model.gpt import Microbatch
-from suite.pipeline.lowering import Lowered, Op
-from suite.pipeline.program import BACKWARD, FORWARD, Action, dependencies
+from suite.pipeline.lowering import Lowered, Message, Op
+from suite.pipeline.program import BACKWARD, FORWARD, Action
 from suite.pipeline.transport import Transport
 
 
@@ -20,6 +20,15 @@ class Executed:
     """One action as it ran: its marks on the engine's clock."""
 
     action: Action
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Waited:
+    """The wait for one message: its marks on the engine's clock."""
+
+    message: Message
     start: int
     end: int
 
@@ -47,14 +56,17 @@ class Engine:
         transport: Transport,
         clock: Clock,
         final_backward: Callable[[int], None],
+        note: Callable[[int], None] = lambda code: None,
     ) -> None:
-        """`final_backward` is called with a stage's number before the last backward that adds to its gradients."""
+        """`final_backward` is called with a stage's number before the last backward that adds to its gradients.
+
+        `note` is told 2n when instruction n begins (and may have to wait), and 2n + 1 when an action has its input.
+        """
         self.ops = lowered.ops[rank]
-        self.inputs = lowered.inputs
+        self.inputs, self.dependencies = lowered.inputs, lowered.schedule.dependencies
         self.rank, self.stages, self.transport, self.clock = rank, stages, transport, clock
-        self.final_backward = final_backward
+        self.final_backward, self.note = final_backward, note
         self.last_stage = lowered.schedule.virtual_stages - 1
-        self.actions = {action for program in lowered.schedule.programs for action in program}
         self.instructions = {
             "receive": self._receive,
             "run": self._run,
@@ -68,18 +80,20 @@ class Engine:
         self.loss_scale = 1.0
         self.loss: torch.Tensor | None = None
         self.executed: list[Executed] = []
+        self.waited: list[Waited] = []
 
     def run(self, microbatch: Callable[[int], Microbatch], loss_scale: float) -> torch.Tensor:
         """One forward and backward pass over all microbatches; gradients are added to what is there.
 
         Returns the sum over microbatches of the loss times `loss_scale`; 0 where the last stage is elsewhere.
-        `executed` then holds the actions as they ran.
+        `executed` then holds the actions as they ran, `waited` the waits for messages.
         """
         self.microbatch, self.loss_scale = microbatch, loss_scale
         self.loss = None
-        self.executed = []
-        for op in self.ops:
-            self.instructions[op.kind](op)
+        self.executed, self.waited = [], []
+        for index, op in enumerate(self.ops):
+            self.note(2 * index)
+            self.instructions[op.kind](op, index)
         return torch.zeros(()) if self.loss is None else self.loss
 
     def busy_seconds(self, marks: list[float]) -> dict[str, float]:
@@ -89,22 +103,23 @@ class Engine:
             busy[executed.action.kind] += marks[executed.end] - marks[executed.start]
         return dict(busy)
 
-    def _receive(self, op: Op) -> None:
+    def _receive(self, op: Op, index: int) -> None:
         assert op.message
         self.transport.receive(op.message)
 
-    def _send(self, op: Op) -> None:
+    def _send(self, op: Op, index: int) -> None:
         assert op.message
         self.transport.send(op.message, self.values.pop(op.message.producer))
 
-    def _settle(self, op: Op) -> None:
+    def _settle(self, op: Op, index: int) -> None:
         assert op.message
         self.transport.settle(op.message)
 
-    def _run(self, op: Op) -> None:
+    def _run(self, op: Op, index: int) -> None:
         action = op.action
         assert action
         value = self._input(action)
+        self.note(2 * index + 1)
         if op.final:
             self.final_backward(action.stage)
         start = self.clock.mark()
@@ -115,8 +130,11 @@ class Engine:
         """The activation or gradient that the action consumes: a message, or a value of this rank."""
         message = self.inputs.get(action)
         if message is not None:
-            return self.transport.take(message)
-        for producer in dependencies(action, self.actions, self.last_stage):
+            start = self.clock.mark()
+            value = self.transport.take(message)
+            self.waited.append(Waited(message, start, self.clock.mark()))
+            return value
+        for producer in self.dependencies[action]:
             if producer.stage != action.stage:
                 return self.values.pop(producer)
         return None

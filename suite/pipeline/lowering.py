@@ -11,14 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from suite.pipeline.program import (
-    FORWARD,
-    RELEASING_KINDS,
-    Action,
-    Schedule,
-    dependencies,
-)
-from suite.pipeline.timeline import timeline
+from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action, Schedule
+from suite.pipeline.timeline import Costs, Span, timeline
 
 RECEIVE_AHEAD = 2  # receives posted to one peer beyond what the timeline says has been sent
 
@@ -64,14 +58,16 @@ def lower(schedule: Schedule) -> Lowered:
     Raises:
         ScheduleError: the schedule deadlocks.
     """
-    times = {span.action: (span.start, span.end) for row in timeline(schedule).ranks for span in row}
-    inputs = _messages(schedule, set(times))
+    unit = float(schedule.chunks)  # every time is then a whole number, so that equal times compare equal
+    times = {span.action: span for row in timeline(schedule, Costs(unit, unit, unit)).ranks for span in row}
+    inputs = _messages(schedule)
     streams: dict[tuple[int, int], list[Message]] = {}
     for message in inputs.values():
-        pair = (min(message.source, message.destination), max(message.source, message.destination))
+        _, _, source, destination = message
+        pair = (source, destination) if source < destination else (destination, source)
         streams.setdefault(pair, []).append(message)
     for stream in streams.values():
-        stream.sort(key=lambda message: (times[message.producer][1], message.source))
+        stream.sort(key=lambda message: (times[message.producer].end, message.source))
     positions = {action: index for program in schedule.programs for index, action in enumerate(program)}
     ops = tuple(
         _Lowering(program, rank, streams, inputs, times, positions).ops()
@@ -80,13 +76,12 @@ def lower(schedule: Schedule) -> Lowered:
     return Lowered(schedule, ops, inputs)
 
 
-def _messages(schedule: Schedule, actions: set[Action]) -> dict[Action, Message]:
+def _messages(schedule: Schedule) -> dict[Action, Message]:
     """Every dependency that crosses ranks, by its consumer."""
-    last = schedule.virtual_stages - 1
     messages = {}
-    for action in actions:
+    for action, needed in schedule.dependencies.items():
         destination = schedule.rank_of(action)
-        for producer in dependencies(action, actions, last):
+        for producer in needed:
             source = schedule.rank_of(producer)
             if source != destination:
                 messages[action] = Message(producer, action, source, destination)
@@ -102,7 +97,7 @@ class _Lowering:
         rank: int,
         streams: dict[tuple[int, int], list[Message]],
         inputs: dict[Action, Message],
-        times: dict[Action, tuple[float, float]],
+        times: dict[Action, Span],
         positions: dict[Action, int],
     ) -> None:
         self.rank = rank
@@ -123,40 +118,40 @@ class _Lowering:
         self.result: list[Op] = []
 
     def ops(self) -> tuple[Op, ...]:
-        finals = {(action.stage, action.replica): action for action in self.program if action.kind in RELEASING_KINDS}
+        stages = {(action.stage, action.replica): action for action in self.program if action.kind in RELEASING_KINDS}
+        finals = set(stages.values())
         for action in self.program:
-            for peer in self.ahead:
-                self._post(peer, action)
+            for peer, stream in self.ahead.items():
+                if stream and stream[0].destination == self.rank:
+                    self._post(peer, stream, self.times[action].start)
+            self.result.append(Op("run", action, None, action in finals))
             incoming = self.inputs.get(action)
-            final = finals.get((action.stage, action.replica)) == action
-            self.result.append(Op("run", action=action, final=final))
             if incoming:
                 self.unread[incoming.source] -= 1
                 self._settle(incoming)
-            if action in self.outputs:
-                self._send(self.outputs[action])
-        for peer in self.ahead:
-            self.result += [Op("settle", message=message) for message in self.unsettled[peer]]
+            outgoing = self.outputs.get(action)
+            if outgoing:
+                self._send(outgoing)
+        for pending in self.unsettled.values():
+            self.result += [Op("settle", None, message) for message in pending]
         return tuple(self.result)
 
-    def _post(self, peer: int, action: Action) -> None:
-        """Post the receives from `peer` that `action` needs, that are due by now, and a few ahead."""
-        stream, start = self.ahead[peer], self.times[action][0]
+    def _post(self, peer: int, stream: deque[Message], now: float) -> None:
+        """Post the receives from `peer` that are due by now, and a few ahead."""
         while stream and stream[0].destination == self.rank:
-            due = self.times[stream[0].producer][1] <= start
-            if not due and self.unread[peer] >= RECEIVE_AHEAD:
+            if self.unread[peer] >= RECEIVE_AHEAD and self.times[stream[0].producer].end > now:
                 return
             self._receive(peer)
 
     def _receive(self, peer: int) -> None:
-        self.result.append(Op("receive", message=self.ahead[peer].popleft()))
+        self.result.append(Op("receive", None, self.ahead[peer].popleft()))
         self.unread[peer] += 1
 
     def _send(self, message: Message) -> None:
         stream = self.ahead[message.destination]
-        while stream[0] != message:  # receives that come before it in the order of this pair
+        while stream[0] is not message:  # receives that come before it in the order of this pair
             self._receive(message.destination)
-        self.result.append(Op("send", message=stream.popleft()))
+        self.result.append(Op("send", None, stream.popleft()))
         self.unsettled[message.destination].append(message)
 
     def _settle(self, received: Message) -> None:
@@ -164,4 +159,4 @@ class _Lowering:
         produced = self.positions[received.producer]
         pending = self.unsettled[received.source]
         while pending and self.positions[pending[0].consumer] <= produced:
-            self.result.append(Op("settle", message=pending.popleft()))
+            self.result.append(Op("settle", None, pending.popleft()))

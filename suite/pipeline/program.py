@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 FORWARD = "F"
@@ -32,6 +33,9 @@ class Action(NamedTuple):
         return f"{self.kind} {self.stage}.{self.microbatch}{extra}" + "'" * self.replica
 
 
+Key = tuple[str, int, int, int, int]  # an action's fields
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A placement of virtual stages on ranks and, for each rank, its actions in order.
@@ -51,6 +55,28 @@ class Schedule:
         """Stages of the model over all ranks and chunks."""
         return len(self.placement[0])
 
+    @cached_property
+    def dependencies(self) -> dict[Action, list[Action]]:
+        """For every action of the programs, the actions that have to end before it can start.
+
+        They are the programs' own objects, which dictionaries find fastest.
+        """
+        known: dict[Key, Action] = {action: action for program in self.programs for action in program}
+        last = self.virtual_stages - 1
+        return {
+            action: [known.get(key) or Action(*key) for key in _needed(action, known, last)]
+            for action in known.values()
+        }
+
+    @cached_property
+    def order(self) -> list[Action]:
+        """All actions in one order that respects every program and every dependency.
+
+        Raises:
+            ScheduleError: the programs deadlock; the message names the first action that cannot run.
+        """
+        return _order(self)
+
     def rank_of(self, action: Action) -> int:
         """The rank that hosts the action's stage."""
         return self.placement[action.replica][action.stage]
@@ -60,34 +86,28 @@ class ScheduleError(ValueError):
     """A schedule that must not run; the message names the action and why."""
 
 
-def dependencies(action: Action, actions: Container[Action], last_stage: int) -> list[Action]:
-    """The actions that have to end before `action` can start.
+def _needed(action: Action, known: Container[Key], last_stage: int) -> list[Key]:
+    """The keys of the actions that have to end before `action` can start.
 
-    `actions` are all actions of the schedule: whether the next stage's backward is split (B) or whole
-    (BW) is read from it.
+    Whether the next stage's backward is split (B) or whole (BW) is read from what is known.
     """
-    kind, stage = action.kind, action.stage
+    kind, stage, i, part, replica = action
     if kind == FORWARD:
-        return [action._replace(stage=stage - 1)] if stage > 0 else []
+        return [(FORWARD, stage - 1, i, part, replica)] if stage > 0 else []
     if kind == WEIGHT_GRADIENT:
-        return [action._replace(kind=INPUT_GRADIENT)]
-    forward = action._replace(kind=FORWARD)
+        return [(INPUT_GRADIENT, stage, i, part, replica)]
+    forward = (FORWARD, stage, i, part, replica)
     if kind == RECOMPUTE or stage == last_stage:
         return [forward]
-    following = action._replace(kind=BACKWARD, stage=stage + 1)
-    if following not in actions:
-        following = following._replace(kind=INPUT_GRADIENT)
+    following = (BACKWARD, stage + 1, i, part, replica)
+    if following not in known:
+        following = (INPUT_GRADIENT, stage + 1, i, part, replica)
     return [forward, following]
 
 
-def execution_order(schedule: Schedule) -> list[Action]:
-    """All actions in one order that respects every program and every dependency.
-
-    Raises:
-        ScheduleError: the programs deadlock; the message names the first action that cannot run.
-    """
-    last = schedule.virtual_stages - 1
-    positions = {action: rank for rank, program in enumerate(schedule.programs) for action in program}
+def _order(schedule: Schedule) -> list[Action]:
+    """Step through all programs, each rank as far as it gets, until all have ended or none can go on."""
+    dependencies = schedule.dependencies
     waiting: dict[Action, int] = {}  # a missing action -> the rank that waits for it
     order: list[Action] = []
     done: set[Action] = set()
@@ -98,9 +118,9 @@ def execution_order(schedule: Schedule) -> list[Action]:
         program = schedule.programs[rank]
         while heads[rank] < len(program):
             action = program[heads[rank]]
-            missing = next((d for d in dependencies(action, positions, last) if d not in done), None)
-            if missing is not None:
-                waiting[missing] = rank
+            needed = dependencies[action]
+            if not done.issuperset(needed):
+                waiting[next(missing for missing in needed if missing not in done)] = rank
                 break
             done.add(action)
             order.append(action)
@@ -109,26 +129,19 @@ def execution_order(schedule: Schedule) -> list[Action]:
                 runnable.append(waiting.pop(action))
     stuck = [rank for rank, head in enumerate(heads) if head < len(schedule.programs[rank])]
     if stuck:
-        raise ScheduleError(_deadlock(schedule, stuck, heads, positions, done))
+        raise ScheduleError(_deadlock(schedule, stuck, heads, done))
     return order
 
 
-def _deadlock(
-    schedule: Schedule,
-    stuck: list[int],
-    heads: list[int],
-    positions: dict[Action, int],
-    done: set[Action],
-) -> str:
+def _deadlock(schedule: Schedule, stuck: list[int], heads: list[int], done: Container[Action]) -> str:
     """Name the stuck action closest to the start of its program, and follow what it waits for."""
     rank = min(stuck, key=lambda r: (heads[r], r))
     action = schedule.programs[rank][heads[rank]]
-    needed = dependencies(action, positions, schedule.virtual_stages - 1)
-    missing = next(d for d in needed if d not in done)
-    if missing not in positions:
+    missing = next(needed for needed in schedule.dependencies[action] if needed not in done)
+    if missing not in schedule.dependencies:
         why = f"{missing} is in no program"
     else:
-        holder = positions[missing]
+        holder = next(rank for rank, program in enumerate(schedule.programs) if missing in program)
         ahead = schedule.programs[holder][heads[holder]]
         why = (
             f"{missing} comes later in its own program"

@@ -1,6 +1,9 @@
 """The proof that a schedule may run: complete, placed, free of deadlock, with its peak of live activations."""
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from suite.pipeline.lowering import Lowered, Message, Op, lower
@@ -39,44 +42,51 @@ def prove(schedule: Schedule) -> Proof:
     Raises:
         ScheduleError: the schedule must not run; the message names the action and why.
     """
-    _complete(schedule)
-    lowered = lower(schedule)
-    _streams_agree(lowered)
-    _rendezvous(lowered)
+    with _no_collection():
+        _complete(schedule)
+        lowered = lower(schedule)
+        prove_messages(lowered)
     return Proof(lowered, tuple(_peak(program) for program in schedule.programs))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """The collector would walk millions of tuples, none of them garbage, again and again while they are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _complete(schedule: Schedule) -> None:
     """Every microbatch passes every stage exactly once forward and once backward, on the stage's own rank."""
     counts = Counter(action for program in schedule.programs for action in program)
+    stages, microbatches = schedule.virtual_stages, schedule.microbatches
     for rank, program in enumerate(schedule.programs):
         for action in program:
-            if not 0 <= action.stage < schedule.virtual_stages or not 0 <= action.microbatch < schedule.microbatches:
+            if not 0 <= action.stage < stages or not 0 <= action.microbatch < microbatches:
                 raise ScheduleError(f"{action} of rank {rank} is outside the schedule's stages and microbatches")
-            if schedule.rank_of(action) != rank:
-                host = schedule.rank_of(action)
+            host = schedule.rank_of(action)
+            if host != rank:
                 raise ScheduleError(f"{action} is in the program of rank {rank}, but its stage is on rank {host}")
     twice = next((action for action, count in counts.items() if count > 1), None)
     if twice:
         raise ScheduleError(f"{twice} appears {counts[twice]} times; every action runs exactly once")
-    replicas = len(schedule.placement)
-    for stage in range(schedule.virtual_stages):
-        for i in range(schedule.microbatches):
-            _complete_microbatch(stage, i, replicas, counts)
-
-
-def _complete_microbatch(stage: int, microbatch: int, replicas: int, counts: Counter[Action]) -> None:
-    key = [(stage, microbatch, 0, replica) for replica in range(replicas)]
-    forwards = sum(counts[Action(FORWARD, *k)] for k in key)
-    whole = sum(counts[Action(BACKWARD, *k)] for k in key)
-    split = [sum(counts[Action(kind, *k)] for k in key) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)]
-    if forwards != 1:
-        raise ScheduleError(f"F {stage}.{microbatch} appears {forwards} times; every action runs exactly once")
-    if (whole, *split) not in ((1, 0, 0), (0, 1, 1)):
-        raise ScheduleError(
-            f"the backward of stage {stage}, microbatch {microbatch} must be either one BW or one B and one W; "
-            f"found {whole} BW, {split[0]} B and {split[1]} W"
-        )
+    tally = Counter((action.kind, action.stage, action.microbatch) for action in counts)
+    for stage in range(stages):
+        for i in range(microbatches):
+            forwards = tally[FORWARD, stage, i]
+            whole, inputs, weights = (tally[kind, stage, i] for kind in (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
+            if forwards != 1:
+                raise ScheduleError(f"F {stage}.{i} appears {forwards} times; every action runs exactly once")
+            if (whole, inputs, weights) not in ((1, 0, 0), (0, 1, 1)):
+                raise ScheduleError(
+                    f"the backward of stage {stage}, microbatch {i} must be either one BW or one B and one W; "
+                    f"found {whole} BW, {inputs} B and {weights} W"
+                )
 
 
 def _peak(program: tuple[Action, ...]) -> int:
@@ -87,66 +97,13 @@ def _peak(program: tuple[Action, ...]) -> int:
     return peak
 
 
-def _pair(message: Message) -> tuple[int, int]:
-    return min(message.source, message.destination), max(message.source, message.destination)
+def prove_messages(lowered: Lowered) -> None:
+    """Prove that the lowered program ends even where a send returns only once its receive has been posted.
 
-
-def _streams_agree(lowered: Lowered) -> None:
-    """Both ends of every pair of ranks issue the same messages in the same order."""
-    issued: dict[tuple[int, int], dict[int, list[Message]]] = {}
-    for rank, ops in enumerate(lowered.ops):
-        for op in ops:
-            if op.kind in ("send", "receive") and op.message:
-                issued.setdefault(_pair(op.message), {}).setdefault(rank, []).append(op.message)
-    for (low, high), ends in issued.items():
-        if ends.get(low) != ends.get(high):
-            raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
-
-
-class _Ranks:
-    """All ranks stepping through their instructions, each pair of ranks being one in-order stream."""
-
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
-        self.places: dict[Message, int] = {}  # a message's place in its pair's stream
-        sizes: Counter[tuple[int, int]] = Counter()
-        for ops in lowered.ops:
-            for op in ops:
-                if op.kind == "send" and op.message:
-                    self.places[op.message] = -1
-        for ops in lowered.ops:
-            for op in ops:
-                if op.kind in ("send", "receive") and op.message and self.places.get(op.message) == -1:
-                    self.places[op.message] = sizes[_pair(op.message)]
-                    sizes[_pair(op.message)] += 1
-        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, peer) -> instructions issued to that stream
-        self.ran: set[Action] = set()
-
-    def arrived(self, message: Message) -> bool:
-        """Both ends have issued everything up to and including the message."""
-        place = self.places[message]
-        source, destination = message.source, message.destination
-        return self.issued[source, destination] > place and self.issued[destination, source] > place
-
-    def blocked_by(self, rank: int, op: Op) -> Message | None:
-        """The message that the instruction waits for, if it cannot be done yet. Sends block until received."""
-        waits = self.lowered.inputs.get(op.action) if op.action else op.message
-        if op.kind == "receive" or waits is None:
-            return None
-        if op.kind == "send":  # the receive has been posted
-            return None if self.issued[waits.destination, rank] > self.places[waits] else waits
-        return None if self.arrived(waits) else waits
-
-    def do(self, rank: int, op: Op) -> None:
-        """Carry the instruction out."""
-        if op.kind in ("send", "receive") and op.message:
-            peer = op.message.destination if op.message.source == rank else op.message.source
-            self.issued[rank, peer] += 1
-
-
-def _rendezvous(lowered: Lowered) -> None:
-    """The lowered program ends even where a send returns only once its receive has been posted."""
-    ranks = _Ranks(lowered)
+    Raises:
+        ScheduleError: two ranks disagree on the order of their messages, or the program deadlocks.
+    """
+    ranks = _Ranks(lowered, _places(lowered))
     heads = [0] * len(lowered.ops)
     runnable = list(range(len(lowered.ops)))
     sleepers: dict[int, set[int]] = {}  # peer -> ranks waiting for it to issue something
@@ -155,22 +112,70 @@ def _rendezvous(lowered: Lowered) -> None:
         ops = lowered.ops[rank]
         while heads[rank] < len(ops):
             op = ops[heads[rank]]
-            blocker = ranks.blocked_by(rank, op)
+            blocker = ranks.carry_out(rank, op)
             if blocker:
-                peer = blocker.source if blocker.destination == rank else blocker.destination
-                sleepers.setdefault(peer, set()).add(rank)
+                sleepers.setdefault(_peer(rank, blocker), set()).add(rank)
                 break
-            ranks.do(rank, op)
             heads[rank] += 1
-            if op.kind in ("send", "receive"):
-                runnable += sleepers.pop(rank, ())
+            if rank in sleepers and op.message:
+                runnable += sleepers.pop(rank)
     stuck = [rank for rank, head in enumerate(heads) if head < len(lowered.ops[rank])]
     if stuck:
         rank = min(stuck, key=lambda r: (heads[r], r))
         op = lowered.ops[rank][heads[rank]]
-        blocker = ranks.blocked_by(rank, op)
         what = f"run {op.action}" if op.action else f"{op.kind} the {op.message}"
         raise ScheduleError(
             f"schedule {lowered.schedule.name} deadlocks with blocking sends: rank {rank} cannot {what}: "
-            f"it waits for the {blocker}"
+            f"it waits for the {ranks.carry_out(rank, op)}"
         )
+
+
+def _peer(rank: int, message: Message) -> int:
+    return message.destination if message.source == rank else message.source
+
+
+def _places(lowered: Lowered) -> dict[Action, int]:
+    """Every message's place, by its consumer, in the one stream of its two ranks; both ends must agree on it."""
+    issued: dict[tuple[int, int], list[Message]] = {}  # (rank, peer) -> in the order of the rank's program
+    for rank, ops in enumerate(lowered.ops):
+        for op in ops:
+            if op.message and op.kind != "settle":
+                issued.setdefault((rank, _peer(rank, op.message)), []).append(op.message)
+    for (rank, peer), messages in issued.items():
+        if messages != issued.get((peer, rank)):
+            low, high = sorted((rank, peer))
+            raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
+    return {message.consumer: place for stream in issued.values() for place, message in enumerate(stream)}
+
+
+class _Ranks:
+    """All ranks stepping through their instructions, each pair of ranks being one in-order stream."""
+
+    def __init__(self, lowered: Lowered, places: dict[Action, int]) -> None:
+        self.inputs, self.places = lowered.inputs, places
+        size = len(lowered.ops)
+        self.issued = [[0] * size for _ in range(size)]  # messages of the rank's stream with each peer, so far
+
+    def carry_out(self, rank: int, op: Op) -> Message | None:
+        """Do the instruction, or return the message that it has to wait for.
+
+        A send waits until the other end has got to the message, a run or settle until both have: it has arrived.
+        """
+        kind, action, message, _ = op
+        if action:
+            message = self.inputs.get(action)
+        if not message:
+            return None
+        _, consumer, source, destination = message
+        peer = destination if source == rank else source
+        mine = self.issued[rank]
+        if kind == "receive":
+            mine[peer] += 1
+            return None
+        place = self.places.get(consumer)
+        if place is None or self.issued[peer][rank] <= place:
+            return message
+        if kind == "send":
+            mine[peer] += 1
+            return None
+        return message if mine[peer] <= place else None

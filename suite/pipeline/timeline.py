@@ -1,6 +1,7 @@
 """When every action runs if each kind costs a given time and messages cost nothing."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from suite.pipeline.program import (
     BACKWARD,
@@ -10,8 +11,6 @@ from suite.pipeline.program import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
-    dependencies,
-    execution_order,
 )
 
 
@@ -34,8 +33,7 @@ class Costs:
         }
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """One action's place in time on its rank."""
 
     rank: int
@@ -86,15 +84,15 @@ def timeline(schedule: Schedule, costs: Costs | None = None) -> Timeline:
         ScheduleError: the schedule deadlocks.
     """
     cost = (costs or Costs()).by_kind(schedule.chunks)
-    last = schedule.virtual_stages - 1
-    order = execution_order(schedule)
-    actions = set(order)
     ends: dict[Action, float] = {}
     clocks = [0.0] * len(schedule.programs)
     spans: list[list[Span]] = [[] for _ in schedule.programs]
-    for action in order:
+    for action in schedule.order:
         rank = schedule.rank_of(action)
-        start = max([clocks[rank], *(ends[d] for d in dependencies(action, actions, last))])
-        ends[action] = clocks[rank] = start + cost[action.kind]
-        spans[rank].append(Span(rank, action, start, ends[action]))
+        start = clocks[rank]
+        for needed in schedule.dependencies[action]:
+            start = max(start, ends[needed])
+        end = start + cost[action.kind]
+        ends[action] = clocks[rank] = end
+        spans[rank].append(Span(rank, action, start, end))
     return Timeline(tuple(tuple(row) for row in spans))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -55,8 +55,7 @@ class Box:
         return ChunkStorageMetadata(torch.Size(self.offsets), self.part.size())
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """One save or load: the iteration it belongs to, its bytes over all ranks, and the slowest rank's seconds."""
 
     iteration: int

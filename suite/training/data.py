@@ -1,19 +1,23 @@
 """Token sources and the global batch: the same sequences for every layout.
 
 Sequence number n of the run is the same tokens everywhere; iteration k trains on numbers [kB, (k+1)B), and a
-data-parallel rank takes a contiguous share of them.
+data-parallel rank takes a contiguous share of them. A source is a pure function of the number, so that the number of
+the next sequence is all of the data's position that a checkpoint has to keep.
 """
 
 import hashlib
 import random
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from suite.experiment.point import Point
 from suite.experiment.text import find_text
+from suite.experiment.tokenizer import load_tokenizer, tokenized, too_few_tokens
 from suite.model.dropout import Dropout
 from suite.model.gpt import Microbatch
+from suite.training.megatron_data import MegatronTokens
 
 
 class Source(Protocol):
@@ -44,15 +48,15 @@ class SyntheticTokens:
         return f"synthetic-{self.seed}"
 
 
-class TextBytes:
-    """The bytes of a text as tokens, cut into windows of s + 1, shuffled by the seed, anew each epoch."""
+class TextTokens:
+    """The tokens of a text, cut into windows of s + 1, shuffled by the seed, anew each epoch."""
 
-    def __init__(self, text: bytes, seed: int, seq_length: int) -> None:
-        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    def __init__(self, tokens: torch.Tensor, digest: str, seed: int, seq_length: int) -> None:
+        """`tokens` are [tokens of the text], of any integer type; `digest` says what they are."""
+        self.tokens, self.digest = tokens, digest
         self.seed, self.seq_length = seed, seq_length
-        self.windows = (len(text) - 1) // seq_length
+        self.windows = (len(tokens) - 1) // seq_length
         self.epoch, self.order = -1, list[int]()
-        self.digest = hashlib.sha256(text).hexdigest()[:16]
 
     def sequence(self, number: int) -> torch.Tensor:
         """Tokens [s + 1] of the sequence with this number."""
@@ -62,19 +66,45 @@ class TextBytes:
             random.Random(f"{self.seed}:{epoch}").shuffle(self.order)
             self.epoch = epoch
         start = self.order[place] * self.seq_length
-        return self.text[start : start + self.seq_length + 1].long()
+        return self.tokens[start : start + self.seq_length + 1].long()
+
+
+class TextBytes(TextTokens):
+    """The bytes of a text as its tokens."""
+
+    def __init__(self, text: bytes, seed: int, seq_length: int) -> None:
+        tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        super().__init__(tokens, _digest(text), seed, seq_length)
+
+
+def _tokenized_text(point: Point, tokenizer: str) -> TextTokens:
+    tokens = tokenized(point.data.path, load_tokenizer(tokenizer))
+    problem = too_few_tokens(len(tokens), point.model.seq_length)
+    if problem is not None:
+        raise ValueError(problem)
+    digest = _digest(find_text(point.data.path).read_bytes() + Path(tokenizer).read_bytes())
+    ids = torch.tensor(tokens, dtype=torch.int32)
+    return TextTokens(ids, digest, point.training.seed, point.model.seq_length)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def open_source(point: Point) -> Source:
     """The token source that a point names.
 
     Raises:
-        ValueError: the text cannot be found.
+        ValueError: a file cannot be found or used.
     """
-    seed, model = point.training.seed, point.model
-    if point.data.source == "synthetic":
-        return SyntheticTokens(seed, model.vocab_size, model.seq_length)
-    return TextBytes(find_text(point.data.path).read_bytes(), seed, model.seq_length)
+    seed, model, data = point.training.seed, point.model, point.data
+    if data.source == "text" and data.tokenizer is not None:
+        return _tokenized_text(point, data.tokenizer)
+    if data.source == "text":
+        return TextBytes(find_text(data.path).read_bytes(), seed, model.seq_length)
+    if data.source == "megatron":
+        return MegatronTokens(data.path, seed, model.seq_length, model.vocab_size)
+    return SyntheticTokens(seed, model.vocab_size, model.seq_length)
 
 
 class Batches:

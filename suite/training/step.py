@@ -9,8 +9,9 @@ import torch
 from suite.experiment.point import Point
 from suite.kernels import select
 from suite.measure.clock import clock_for
+from suite.measure.notes import Notes, Unwatched
 from suite.model.gpt import Build, build_stages
-from suite.parallel.data_parallel import GradientReducer
+from suite.parallel.data_parallel import GradientReducer, Reduction
 from suite.parallel.flat_buffer import FlatBuffer, flatten
 from suite.parallel.parameters import ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
@@ -35,6 +36,15 @@ class ActionTime:
 
 
 @dataclass(frozen=True)
+class WaitTime:
+    """The wait for one message, on the same clock."""
+
+    message: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class IterationSamples:
     """What one rank saw of one iteration. `loss` and `grad_norm` are global; times are this rank's seconds."""
 
@@ -45,13 +55,18 @@ class IterationSamples:
     reduction_wait: float
     optimizer: float
     actions: list[ActionTime]
+    waits: list[WaitTime]
+    reductions: list[Reduction]
 
 
 class TrainingStep:
     """The model's share of this rank with everything that an iteration needs."""
 
-    def __init__(self, point: Point, lowered: Lowered, topology: Topology, device: torch.device) -> None:
+    def __init__(
+        self, point: Point, lowered: Lowered, topology: Topology, device: torch.device, notes: Notes | None = None
+    ) -> None:
         self.point, self.topology, self.device = point, topology, device
+        self.notes = notes or Unwatched()
         dtype = DTYPES[point.training.precision]
         rank = topology.pipeline.index
         hosted = [stage for stage, host in enumerate(lowered.schedule.placement[0]) if host == rank]
@@ -70,7 +85,15 @@ class TrainingStep:
         shape = (rows, point.training.microbatch, point.model.hidden_size)
         whole = point.parallel.scatter_gather and not point.parallel.sequence
         self.transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if whole else ALONE)
-        self.engine = Engine(lowered, rank, self.stages, self.transport, self.clock, self.reducer.final_backward)
+        self.engine = Engine(
+            lowered,
+            rank,
+            self.stages,
+            self.transport,
+            self.clock,
+            self.reducer.final_backward,
+            self.notes.note,
+        )
         self.batches = Batches(point, topology.data.index, device)
 
     def parameters(self) -> Iterator[ModelParameter]:
@@ -90,14 +113,17 @@ class TrainingStep:
         The gradients carry the factor of the loss scale; the loss and the norm do not.
         """
         training, model, scale = self.point.training, self.point.model, self.loss_scale.value
+        self.notes.note_phase("preparing the microbatches")
         for flat in self.flats:
             flat.gradients.zero_()
         microbatches = [self.batches.microbatch(iteration, i) for i in range(self.point.microbatches)]
         loss = self.engine.run(microbatches.__getitem__, scale / (training.global_batch * model.seq_length))
+        self.notes.note_phase("waiting for the reduction of gradients")
         self.reduction_wait = self.reducer.finish()
         sum_replicated_gradients(self._owned(lambda p: p.spec.shard is None), self.ranks)
         for gradient in self._owned(lambda p: p.spec.tied):  # both copies get the sum
             self.topology.embedding.all_reduce(gradient)
+        self.notes.note_phase("reducing the loss and the gradient norm")
         if self.topology.tensor.index != 0:
             loss = torch.zeros_like(loss)  # every tensor rank has the same loss; it counts once
         norm_squared = counted_norm_squared(self.flats, self.topology, self.sharded)
@@ -111,6 +137,7 @@ class TrainingStep:
 
     def _update(self, norm: float) -> None:
         """Unscale, clip, step, and put sharded weights together; nothing where fp16 gradients overflowed."""
+        self.notes.note_phase("updating the weights")
         scale = self.loss_scale.value
         if not self.loss_scale.accepts(norm):
             return
@@ -132,8 +159,18 @@ class TrainingStep:
             ActionTime(ran.action.kind, ran.action.stage, ran.action.microbatch, marks[ran.start], marks[ran.end])
             for ran in self.engine.executed
         ]
-        busy = self.engine.busy_seconds(marks)
-        return IterationSamples(loss, norm, end - begin, busy, self.reduction_wait, end - update, actions)
+        waits = [WaitTime(str(one.message), marks[one.start], marks[one.end]) for one in self.engine.waited]
+        return IterationSamples(
+            loss=loss,
+            grad_norm=norm,
+            seconds=end - begin,
+            busy_by_action=self.engine.busy_seconds(marks),
+            reduction_wait=self.reduction_wait,
+            optimizer=end - update,
+            actions=actions,
+            waits=waits,
+            reductions=self.reducer.reductions,
+        )
 
 
 def _flatten_stages(stages: Mapping[int, torch.nn.Module], shards: Group) -> dict[int, list[FlatBuffer]]:

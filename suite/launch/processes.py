@@ -1,0 +1,38 @@
+"""Processes of this host: whether one lives, and ending when another ends."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.2
+
+
+def alive(process: int) -> bool:
+    """Whether the process is there and is more than a zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rsplit(")", 1)[-1].split()[0] not in "ZX"
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had ended before
+        os._exit(1)
+
+
+def end_with(process: int) -> None:
+    """End this process, and all that end with it, soon after another one that is not its parent."""
+    threading.Thread(target=_watch, args=(process,), daemon=True).start()
+
+
+def _watch(process: int) -> None:
+    while alive(process):
+        time.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,89 @@
+"""The watchdog: a rank that gets no further ends the point, with the state of every rank of its host.
+
+Every rank notes what it is at on a board that its host's ranks share. A thread in each rank looks at the rank's own
+note; if it is too old, the thread reads the whole board and ends the process, and the supervisor ends the others.
+"""
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from suite.experiment.point import Parallel
+from suite.measure.notes import PHASES
+from suite.pipeline.lowering import Lowered, Op
+
+_NOTE = struct.Struct("qd")  # what a rank is at, and since when (the host's monotonic clock)
+EXIT_STALLED = 86
+
+
+class Board:
+    """One note per rank, in a file that all ranks of a host have mapped."""
+
+    def __init__(self, file: Path, rank: int) -> None:
+        self.rank = rank
+        with file.open("r+b") as opened:
+            self.memory = mmap.mmap(opened.fileno(), 0)
+
+    @staticmethod
+    def create(file: Path, ranks: int) -> None:
+        """Make the board before the ranks start; all are starting up."""
+        file.write_bytes(_NOTE.pack(-1, time.monotonic()) * ranks)
+
+    def note(self, code: int) -> None:
+        """Note what this rank is at: instruction n of its program as 2n (waiting for its input) or 2n + 1 (carrying it
+        out), and phase k of `PHASES` as -1 - k.
+        """
+        _NOTE.pack_into(self.memory, self.rank * _NOTE.size, code, time.monotonic())
+
+    def note_phase(self, phase: str) -> None:
+        """Note a phase by its words."""
+        self.note(-1 - PHASES.index(phase))
+
+    def read(self) -> list[tuple[int, float]]:
+        """Every rank's note, by rank."""
+        return list(_NOTE.iter_unpack(self.memory[:]))
+
+
+def describe(code: int, ops: tuple[Op, ...], lowered: Lowered) -> str:
+    """A note in words."""
+    if code < 0:
+        return PHASES[-1 - code]
+    op = ops[code // 2]
+    if op.message:
+        return f"to {op.kind} the {op.message}"
+    assert op.action
+    message = lowered.inputs.get(op.action)
+    if code % 2 == 0 and message:
+        return f"{op.action}, waiting for the {message}"
+    return f"in {op.action}"
+
+
+def account(board: list[tuple[int, float]], lowered: Lowered, parallel: Parallel, now: float) -> str:
+    """What every rank is at and for how long, the one that stopped first before the others."""
+    lines = []
+    for rank, (code, since) in sorted(enumerate(board), key=lambda entry: entry[1][1]):
+        ops = lowered.ops[parallel.coordinates(rank)["pipeline"]]
+        lines.append(f"rank {rank}: {describe(code, ops, lowered)}, for {now - since:.1f} s")
+    return "\n".join(lines)
+
+
+class Watchdog(threading.Thread):
+    """Ends this process when its own note is older than the limit."""
+
+    def __init__(self, board: Board, limit: float, stalled: Callable[[list[tuple[int, float]], float], None]) -> None:
+        """`stalled` is told the board and the time before the process ends."""
+        super().__init__(name="watchdog", daemon=True)
+        self.board, self.limit, self.stalled = board, limit, stalled
+
+    def run(self) -> None:
+        """Look several times within the limit, at least once a second."""
+        while True:
+            time.sleep(min(1.0, self.limit / 10))
+            notes, now = self.board.read(), time.monotonic()
+            if now - notes[self.board.rank][1] > self.limit:
+                self.stalled(notes, now)
+                os._exit(EXIT_STALLED)
