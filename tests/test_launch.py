@@ -223,8 +223,7 @@ def test_a_deleted_record_runs_exactly_that_point_and_two_sweeps_at_once_do_no_h
     del kept[deleted.file]
     Path(deleted.file).unlink()
     fronts = [start("run", "small.yaml", "--json", cwd=tmp_path) for _ in range(2)]
-    for front in fronts:
-        code, text = _end(front)
+    for code, text in [_end(front) for front in fronts]:
         assert code == 0, text
         answer = json.loads(text)
         assert [launch["point_id"] for launch in answer["launches"]] == [deleted.point_id]

@@ -128,11 +128,13 @@ class Data(Section):
 
     `path` is a file, for text also the name of a module of Python itself, and for Megatron data what the names of the
     `.bin` and the `.idx` file have in common. `tokenizer` is a tokenizer.json for text, which is read as bytes without.
+    `validation` is the path of the tokens held out for evaluation; synthetic tokens are drawn anew for it.
     """
 
     source: Literal["synthetic", "text", "megatron"] = "synthetic"
     path: str | None = None
     tokenizer: str | None = None
+    validation: str | None = None
 
 
 class Measure(Section):
@@ -143,15 +145,22 @@ class Measure(Section):
     launches: Count = 1
     trace: Flag = False  # keep one iteration's actions in the record, and a trace file of every rank beside it
     profile: Flag = False  # run one more iteration under torch's profiler, after the timed ones
+    evaluation: Whole = 0  # global batches of held-out tokens whose loss is taken at the end
     stall_seconds: Rate = 600.0  # a rank that gets no further for so long ends the point
 
 
 class Checkpoint(Section):
-    """Saving and loading the training state. `path` is the folder; left out, it is the launch's own."""
+    """Saving and loading the training state, and weights in and out.
+
+    `path` is the folder of the suite's own checkpoints; left out, it is the launch's own. `weights` is a folder with a
+    GPT-2 in Hugging Face's form to start from.
+    """
 
     every: Whole = 0  # iterations between two saves; 0: none
     load: Flag = False  # start from the newest checkpoint in `path`
     path: str | None = None
+    weights: str | None = None
+    export: Flag = False  # at the end, write the weights in Hugging Face's form into the launch's folder
 
 
 class Point(Section):
@@ -198,9 +207,13 @@ class Point(Section):
         """
         resolved = self.model_dump(mode="json", exclude_defaults=True)
         resolved.get("model", {}).pop("name", None)
-        for path in ("path", "tokenizer"):
+        for path in ("path", "validation"):
             resolved.get("data", {}).pop(path, None)
+        if self.data.tokenizer is not None:
+            resolved["data"]["tokenizer"] = True  # which file is a path; that there is one makes other tokens
         resolved.get("checkpoint", {}).pop("path", None)
+        if self.checkpoint.weights is not None:
+            resolved["checkpoint"]["weights"] = True
         resolved.get("schedule", {}).pop("file", None)
         for limit in ("launches", "stall_seconds"):
             resolved.get("measure", {}).pop(limit, None)

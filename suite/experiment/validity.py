@@ -1,10 +1,12 @@
 """The rules that every point must meet. A violation is a sentence: field, value, rule and what would work."""
 
+from pathlib import Path
+
 from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
-from suite.experiment.point import Point
+from suite.experiment.point import Checkpoint, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels import OPERATORS
@@ -99,12 +101,29 @@ def _batch_and_schedule(point: Point) -> list[str]:
 
 
 def _inputs(point: Point) -> list[str]:
-    found = _data(point)
+    found = [*_data(point), *_checkpoint(point.checkpoint)]
     if isinstance(point.kernels, dict):
         for operator in point.kernels:
             if operator not in OPERATORS:
                 hint = did_you_mean(operator, OPERATORS)
                 found.append(f"kernels={shown(point.kernels)}: '{operator}' is no operator; {hint}")
+    return found
+
+
+def _checkpoint(checkpoint: Checkpoint) -> list[str]:
+    found = []
+    if checkpoint.load and checkpoint.path is None:
+        found.append("checkpoint.load=true: there is no folder to load from; checkpoint.path=FOLDER would work")
+    if checkpoint.load and checkpoint.weights is not None:
+        found.append(
+            f"checkpoint.weights={checkpoint.weights}: checkpoint.load=true would overwrite them; "
+            "checkpoint.load=false would work"
+        )
+    if checkpoint.weights is not None and not (Path(checkpoint.weights) / "config.json").is_file():
+        found.append(
+            f"checkpoint.weights={checkpoint.weights}: there is no config.json of a GPT-2; "
+            "a folder that save_pretrained wrote would work"
+        )
     return found
 
 
@@ -127,6 +146,11 @@ def _data(point: Point) -> list[str]:
         problem = text_problem(data.path, seq_length)
     if data.source == "megatron":
         problem = megatron_problem(data.path, seq_length, point.training.seed)
+    if point.measure.evaluation and data.source != "synthetic" and data.validation is None:
+        found.append(
+            f"measure.evaluation={point.measure.evaluation}: there are no held-out tokens; data.validation=PATH would "
+            "work, or measure.evaluation=0"
+        )
     return found if problem is None else [*found, problem]
 
 

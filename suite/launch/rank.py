@@ -25,6 +25,7 @@ from suite.measure.provenance import cores
 from suite.parallel.agreement import agree
 from suite.parallel.topology import build_topology
 from suite.pipeline.lowering import Lowered
+from suite.training.evaluation import evaluate
 from suite.training.precision import DTYPES
 from suite.training.step import IterationSamples, TrainingStep
 
@@ -87,7 +88,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
     peak = _peak(job, place)
     step = TrainingStep(job.point, lowered, topology, place.device, board)
     agree(topology.world, _facts(job, step))
-    run = _Iterations(job, step, place, folder)
+    run = _Iterations(job, lowered, step, place, folder)
     run.all()
     board.note_phase("gathering the samples")
     here = rank_samples(step, run.samples, run.memory, peak)
@@ -97,6 +98,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         result["kernels"] = step.kernels.names
         result["oversubscribed"] = place.oversubscribed
         result["checkpoint"] = run.checkpoint
+        result["evaluation_loss"] = run.evaluation_loss
     if parallel.ranks > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -145,20 +147,23 @@ def _peak(job: Job, place: Place) -> float | None:
 class _Iterations:
     """The iterations of one launch on this rank, with the checkpoints between them."""
 
-    def __init__(self, job: Job, step: TrainingStep, place: Place, folder: JobFolder) -> None:
-        self.job, self.step, self.device = job, step, place.device
+    def __init__(self, job: Job, lowered: Lowered, step: TrainingStep, place: Place, folder: JobFolder) -> None:
+        self.lowered, self.step, self.device = lowered, step, place.device
         self.measure, self.settings = job.point.measure, job.point.checkpoint
         self.folder = folder
         self.progress = folder.progress_file if place.rank == 0 else None
         self.samples: list[IterationSamples] = []
         self.memory = 0
         self.checkpoint: dict[str, Any] | None = None
+        self.evaluation_loss: float | None = None
 
     def all(self) -> None:
-        """Load if asked, run and time every iteration, save between them, profile one more if asked.
+        """Load if asked, run and time every iteration, save between them; evaluate, profile and export if asked.
 
         The last of the warm-up also measures memory on a CPU, which slows it down.
         """
+        if self.settings.weights:
+            self._import(self.settings.weights)
         first = self._checkpoints()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -172,8 +177,13 @@ class _Iterations:
                 self._one(iteration)
         if self.device.type == "cuda":
             self.memory = torch.cuda.max_memory_allocated(self.device)
+        if self.measure.evaluation:
+            self.step.notes.note_phase("evaluating")
+            self.evaluation_loss = evaluate(self.step, self.lowered, self.measure.evaluation)
         if self.measure.profile:
             self._profile(first + count)
+        if self.settings.export:
+            self._export()
 
     def _one(self, iteration: int) -> None:
         self.samples.append(self.step.run(iteration))
@@ -200,6 +210,18 @@ class _Iterations:
             raise FileNotFoundError(f"checkpoint.path={path}: there is no whole checkpoint to load")
         self.checkpoint = {"path": str(path), "load": loaded._asdict() if loaded else None, "saves": []}
         return loaded.iteration if loaded else 0
+
+    def _import(self, folder: str) -> None:
+        from suite.training.gpt2_weights import import_gpt2
+
+        self.step.notes.note_phase("saving or loading a checkpoint")
+        import_gpt2(folder, self.step)
+
+    def _export(self) -> None:
+        from suite.training.gpt2_weights import export_gpt2
+
+        self.step.notes.note_phase("saving or loading a checkpoint")
+        export_gpt2(self.folder.path / "gpt2", self.step)
 
     def _profile(self, iteration: int) -> None:
         """One iteration that is not timed, under torch's profiler; the trace goes to the job's folder."""

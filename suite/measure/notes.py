@@ -9,6 +9,7 @@ PHASES = (
     "reducing the loss and the gradient norm",
     "updating the weights",
     "saving or loading a checkpoint",
+    "evaluating",
     "gathering the samples",
 )
 

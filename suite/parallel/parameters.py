@@ -44,12 +44,8 @@ def create_parameter(
     The values depend on the seed and the parameter's name only, so that every layout starts from the same
     model: the whole parameter is drawn, in fp32 on the CPU, and sliced.
     """
-    whole = initial_values(spec, seed)
-    if spec.padded and spec.padded > spec.shape[0]:
-        whole = torch.cat([whole, whole.new_zeros(spec.padded - spec.shape[0], *spec.shape[1:])])
-    if spec.shard is not None:
-        whole = whole.chunk(tensor.size, dim=spec.shard)[tensor.index]
-    parameter = ModelParameter(whole.to(dtype=dtype, copy=True).contiguous())
+    shard = shard_of(spec, initial_values(spec, seed), tensor)
+    parameter = ModelParameter(shard.to(dtype=dtype, copy=True).contiguous())
     parameter.spec = spec
     parameter.shared = shared
     return parameter
@@ -62,3 +58,10 @@ def initial_values(spec: ParameterSpec, seed: int) -> torch.Tensor:
     digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
     return torch.randn(spec.shape, generator=generator) * spec.std
+
+
+def shard_of(spec: ParameterSpec, whole: torch.Tensor, tensor: Group) -> torch.Tensor:
+    """This tensor rank's part, padded with zeros where the parameter is, of a whole parameter [*spec.shape]."""
+    if spec.padded and spec.padded > spec.shape[0]:
+        whole = torch.cat([whole, whole.new_zeros(spec.padded - spec.shape[0], *spec.shape[1:])])
+    return whole if spec.shard is None else whole.chunk(tensor.size, dim=spec.shard)[tensor.index]

@@ -6,15 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from suite.parallel.parameters import ModelParameter, ParameterSpec
+from suite.parallel.parameters import ModelParameter, shard_of
 from suite.parallel.topology import Group, Topology
-
-
-def shard_of(spec: ParameterSpec, whole: torch.Tensor, tensor: Group) -> torch.Tensor:
-    """This tensor rank's part, padded with zeros where the parameter is, of a whole parameter [*spec.shape]."""
-    if spec.padded and spec.padded > spec.shape[0]:
-        whole = torch.cat([whole, whole.new_zeros(spec.padded - spec.shape[0], *spec.shape[1:])])
-    return whole if spec.shard is None else whole.chunk(tensor.size, dim=spec.shard)[tensor.index]
 
 
 def fill_parameters(parameters: Iterable[ModelParameter], tensors: Mapping[str, torch.Tensor], tensor: Group) -> None:

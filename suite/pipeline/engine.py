@@ -83,7 +83,7 @@ class Engine:
         self.waited: list[Waited] = []
 
     def run(self, microbatch: Callable[[int], Microbatch], loss_scale: float) -> torch.Tensor:
-        """One forward and backward pass over all microbatches; gradients are added to what is there.
+        """One pass over all microbatches through the program; gradients are added to what is there.
 
         Returns the sum over microbatches of the loss times `loss_scale`; 0 where the last stage is elsewhere.
         `executed` then holds the actions as they ran, `waited` the waits for messages.
@@ -140,7 +140,7 @@ class Engine:
         return None
 
     def _forward(self, action: Action, value: torch.Tensor | None) -> None:
-        if value is not None:
+        if value is not None and torch.is_grad_enabled():
             value = value.detach().requires_grad_()
         output = self.stages[action.stage](value, self.microbatch(action.microbatch))
         if action.stage == self.last_stage:
@@ -149,7 +149,8 @@ class Engine:
             self.loss = loss if self.loss is None else self.loss + loss
         else:
             self.values[action] = output.detach()
-        self.live[action] = _Live(value, get_gradient_edge(output))
+        if torch.is_grad_enabled():
+            self.live[action] = _Live(value, get_gradient_edge(output))
 
     def _backward(self, action: Action, gradient: torch.Tensor | None) -> None:
         live = self.live.pop(action._replace(kind=FORWARD))

@@ -1,7 +1,7 @@
 """Schedules as data: actions, the program of each rank, and what an action has to wait for."""
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -149,3 +149,9 @@ def _deadlock(schedule: Schedule, stuck: list[int], heads: list[int], done: Cont
             else f"{missing} of rank {holder} cannot run before {ahead}, which is stuck too"
         )
     return f"schedule {schedule.name} deadlocks: rank {rank} cannot run {action} (position {heads[rank]}): {why}"
+
+
+def forward_only(schedule: Schedule) -> Schedule:
+    """The schedule's forwards in their order, for evaluation."""
+    programs = tuple(tuple(action for action in program if action.kind == FORWARD) for program in schedule.programs)
+    return replace(schedule, name=f"{schedule.name}, forward only", programs=programs)

@@ -36,14 +36,16 @@ class Proof:
         return tuple(chunks / self.lowered.schedule.chunks for chunks in self.peak_chunks)
 
 
-def prove(schedule: Schedule) -> Proof:
+def prove(schedule: Schedule, forward_only: bool = False) -> Proof:
     """Prove the schedule, lower it, and prove the lowered program.
+
+    `forward_only` is for evaluation: no stage has a backward then.
 
     Raises:
         ScheduleError: the schedule must not run; the message names the action and why.
     """
     with _no_collection():
-        _complete(schedule)
+        _complete(schedule, (0, 0, 0) if forward_only else None)
         lowered = lower(schedule)
         prove_messages(lowered)
     return Proof(lowered, tuple(_peak(program) for program in schedule.programs))
@@ -61,8 +63,12 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _complete(schedule: Schedule) -> None:
-    """Every microbatch passes every stage exactly once forward and once backward, on the stage's own rank."""
+def _complete(schedule: Schedule, backward: tuple[int, int, int] | None) -> None:
+    """Every microbatch passes every stage exactly once forward and once backward, on the stage's own rank.
+
+    `backward` is how many BW, B and W each stage has to have for a microbatch; None: one BW, or one B and one W.
+    """
+    allowed = ((1, 0, 0), (0, 1, 1)) if backward is None else (backward,)
     counts = Counter(action for program in schedule.programs for action in program)
     stages, microbatches = schedule.virtual_stages, schedule.microbatches
     for rank, program in enumerate(schedule.programs):
@@ -82,9 +88,10 @@ def _complete(schedule: Schedule) -> None:
             whole, inputs, weights = (tally[kind, stage, i] for kind in (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
             if forwards != 1:
                 raise ScheduleError(f"F {stage}.{i} appears {forwards} times; every action runs exactly once")
-            if (whole, inputs, weights) not in ((1, 0, 0), (0, 1, 1)):
+            if (whole, inputs, weights) not in allowed:
+                wanted = "either one BW or one B and one W" if backward is None else "left out"
                 raise ScheduleError(
-                    f"the backward of stage {stage}, microbatch {i} must be either one BW or one B and one W; "
+                    f"the backward of stage {stage}, microbatch {i} must be {wanted}; "
                     f"found {whole} BW, {inputs} B and {weights} W"
                 )
 

@@ -75,6 +75,7 @@ class Record(_Part):
     kernels: dict[str, str] | None = None
     preflight: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
+    evaluation_loss: float | None = None  # mean over held-out tokens, after the last iteration
     breakdown_seconds: dict[str, list[float]] | None = None
     oversubscribed: bool | None = None
     flops_version: int | None = None

@@ -19,6 +19,8 @@ from suite.model.dropout import Dropout
 from suite.model.gpt import Microbatch
 from suite.training.megatron_data import MegatronTokens
 
+HELD_OUT_SEED = 1 << 30  # what makes a seed of synthetic tokens another
+
 
 class Source(Protocol):
     """Tokens by sequence number."""
@@ -107,20 +109,30 @@ def open_source(point: Point) -> Source:
     return SyntheticTokens(seed, model.vocab_size, model.seq_length)
 
 
+def _held_out(point: Point) -> Point:
+    """The point as far as its tokens go, with the held-out ones: those at `data.validation`, or another seed's."""
+    if point.data.source == "synthetic":
+        seed = point.training.seed ^ HELD_OUT_SEED
+        return point.model_copy(update={"training": point.training.model_copy(update={"seed": seed})})
+    return point.model_copy(update={"data": point.data.model_copy(update={"path": point.data.validation})})
+
+
 class Batches:
     """The microbatches of one data-parallel rank."""
 
-    def __init__(self, point: Point, data_index: int, device: torch.device) -> None:
-        self.source = open_source(point)
+    def __init__(self, point: Point, data_index: int, device: torch.device, held_out: bool = False) -> None:
+        """With `held_out`, microbatches of the tokens kept for evaluation, without dropout."""
+        self.source = open_source(_held_out(point) if held_out else point)
         self.point, self.data_index, self.device = point, data_index, device
+        self.rate = 0.0 if held_out else point.model.dropout
 
     def microbatch(self, iteration: int, index: int) -> Microbatch:
         """Microbatch `index` of this rank in an iteration; tokens and targets are [s, b]."""
-        training, model = self.point.training, self.point.model
+        training = self.point.training
         b = training.microbatch
         place = (self.data_index * self.point.microbatches + index) * b
         numbers = tuple(iteration * training.global_batch + place + j for j in range(b))
         tokens = torch.stack([self.source.sequence(number) for number in numbers], dim=1).to(self.device)
         in_batch = tuple(range(place, place + b))
-        dropout = Dropout(model.dropout, training.seed, iteration, in_batch)
+        dropout = Dropout(self.rate, training.seed, iteration, in_batch)
         return Microbatch(tokens[:-1].contiguous(), tokens[1:].contiguous(), dropout)
