@@ -61,7 +61,7 @@ def gradients_here(at: Point) -> dict[str, Any]:
     """Loss, norm, executed order, and this rank's gradients with where they belong."""
     step = training_step(at)
     loss, norm = step.gradients(0)
-    for flat in step.flats if step.reducer.sharded else ():
+    for flat in step.flats if step.reducer.sharded and step.buffers else ():
         for bucket, piece in zip(flat.buckets, flat.owned, strict=True):
             flat.gradients[bucket.place] = step.topology.data.all_gather(flat.gradients[piece])
     return {
@@ -71,8 +71,16 @@ def gradients_here(at: Point) -> dict[str, Any]:
         "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
         "pipeline_bytes": step.transport.bytes_sent,
         "executed": [ran.action for ran in step.engine.executed],
-        "gradients": [(p.spec, p.shared, p.main_grad.div(step.loss_scale.value).numpy()) for p in step.parameters()],
+        "gradients": [(p.spec, p.shared, g.div(step.loss_scale.value).numpy()) for p, g in whole_gradients(step)],
     }
+
+
+def whole_gradients(step: TrainingStep) -> list[tuple[Any, torch.Tensor]]:
+    """This rank's parameters with their gradients; those that ZeRO-3 splits are put together."""
+    if step.buffers:
+        return [(p, p.main_grad) for p in step.parameters()]
+    sharded = zip(step.flats, step.stages[0].parameters(), strict=True)
+    return [(flat, parameter.grad.full_tensor()) for flat, parameter in sharded]
 
 
 def gradients(at: Point) -> dict[str, Any]:

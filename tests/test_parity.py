@@ -116,12 +116,21 @@ def test_sharded_optimizer_has_the_single_process_gradients(layout, sequence, ti
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(("ranks", "tied"), [(2, True), (4, True), (3, False)])
+def test_fully_sharded_has_the_single_process_gradients(ranks, tied):
+    sections = {"parallel": {"data": ranks, "sharding": "zero3"}, "model": {"tied_embeddings": tied}}
+    at = point((1, 1, ranks), batch=2 * ranks, **sections)
+    assert_parity(gradients(at), single(4, 2 * ranks, 1, tied))
+
+
+@pytest.mark.processes
 def test_sharded_optimizer_keeps_one_share_of_the_state():
     training = {"optimizer": "adamw"}
     whole = gradients(point((1, 1, 4), training=training))
-    shared = gradients(point((1, 1, 4), parallel={"data": 4, "sharding": "zero1"}, training=training))
-    for before, after in zip(whole["ranks"], shared["ranks"], strict=True):
-        assert after["optimizer_bytes"] == pytest.approx(before["optimizer_bytes"] / 4, rel=0.01)
+    for sharding in ("zero1", "zero3"):
+        shared = gradients(point((1, 1, 4), parallel={"data": 4, "sharding": sharding}, training=training))
+        for before, after in zip(whole["ranks"], shared["ranks"], strict=True):
+            assert after["optimizer_bytes"] == pytest.approx(before["optimizer_bytes"] / 4, rel=0.01)
 
 
 @pytest.mark.processes

@@ -29,6 +29,19 @@ def test_gradients_are_fp32_gradients_to_the_rounding_of_the_format(layout, prec
         assert error <= 8 * roundoff * exact["norm"], name
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("precision", "roundoff"), [("bf16", 2.0**-8), ("fp16", 2.0**-11)])
+def test_fully_sharded_computes_in_16_bits_and_keeps_fp32(precision, roundoff):
+    exact = gradients(point(training={"precision": "fp32"}))
+    rounded = gradients(point((1, 1, 2), parallel={"data": 2, "sharding": "zero3"}, training={"precision": precision}))
+    assert rounded["norm"] == pytest.approx(exact["norm"], rel=8 * roundoff)
+    assert rounded["norm"] != pytest.approx(exact["norm"], rel=1e-6)
+    for name, gradient in rounded["gradients"].items():
+        assert gradient.dtype == torch.float32
+        error = torch.linalg.vector_norm(gradient - exact["gradients"][name]).item()
+        assert error <= 8 * roundoff * exact["norm"], name
+
+
 def losses_of(at, steps):
     step = training_step(at)
     return [step.run(k).loss for k in range(steps)], step.loss_scale.skipped

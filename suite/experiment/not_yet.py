@@ -1,6 +1,7 @@
 """What the fields can say and this version cannot run. Each entry goes when the feature comes."""
 
-from suite.experiment.point import Point
+from suite.experiment.errors import shown
+from suite.experiment.point import Checkpoint, Point
 
 _KERNEL_SETS = ("triton", "apex")
 
@@ -8,9 +9,19 @@ _KERNEL_SETS = ("triton", "apex")
 def not_yet(point: Point) -> list[str]:
     """One sentence for each value that this version cannot run, with one that it can."""
     found = []
-    parallel, schedule = point.parallel, point.schedule
-    if parallel.sharding == "zero3":
-        found.append(_sentence("parallel.sharding", parallel.sharding, "none"))
+    parallel, schedule, training = point.parallel, point.schedule, point.training
+    if parallel.sharding == "zero3" and training.recompute != "none":
+        found.append(_sentence("training.recompute", training.recompute, "none", " with parallel.sharding=zero3"))
+    for field, value in point.checkpoint.model_dump(exclude_defaults=True).items():
+        if parallel.sharding == "zero3":
+            found.append(
+                _sentence(
+                    f"checkpoint.{field}",
+                    shown(value),
+                    shown(Checkpoint.model_fields[field].default),
+                    " with parallel.sharding=zero3",
+                )
+            )
     kernels = point.kernels if isinstance(point.kernels, dict) else {"": point.kernels}
     for operator, kernel_set in kernels.items():
         if kernel_set in _KERNEL_SETS:
@@ -22,5 +33,5 @@ def not_yet(point: Point) -> list[str]:
     return found
 
 
-def _sentence(field: str, value: str, works: str) -> str:
-    return f"{field}={value}: this version cannot run it yet; {field}={works} would work"
+def _sentence(field: str, value: str, works: str, where: str = "") -> str:
+    return f"{field}={value}: this version cannot run it yet{where}; {field}={works} would work"

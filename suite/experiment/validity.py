@@ -75,6 +75,17 @@ def _layout(point: Point, cluster: Cluster) -> list[str]:
             f"parallel.order={shown(parallel.order)}: it must name each dimension once; "
             "parallel.order=[tensor, data, pipeline] would work"
         )
+    if parallel.sharding == "zero3":
+        for field, size in (
+            ("parallel.tensor", parallel.tensor),
+            ("parallel.pipeline", parallel.pipeline),
+            ("schedule.chunks", point.schedule.chunks),
+        ):
+            if size != 1:
+                found.append(
+                    f"{field}={size}: parallel.sharding=zero3 is data parallelism without model parallelism; "
+                    f"{field}=1 would work, or parallel.sharding=zero1"
+                )
     if parallel.sequence and point.model.seq_length % parallel.tensor:
         length, tensor = point.model.seq_length, parallel.tensor
         found.append(

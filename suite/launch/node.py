@@ -51,8 +51,11 @@ def _launch(job: Job, started: str) -> Record:
     from suite.launch.rank import run_rank
     from suite.launch.watchdog import Board
 
+    # Seconds to import, once here instead of in every rank.
     if job.point.checkpoint.every or job.point.checkpoint.load:
-        import suite.training.checkpoint  # noqa: F401  (seconds to import, once here instead of in every rank)
+        import suite.training.checkpoint
+    if parallel.sharding == "zero3":
+        import suite.parallel.fully_sharded  # noqa: F401
     folder = JobFolder(job.folder)
     Board.create(folder.board, parallel.ranks)
     config = LaunchConfig(

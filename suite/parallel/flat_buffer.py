@@ -6,10 +6,11 @@ weights, which the optimizer updates (paper section 5: mixed precision).
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from suite.parallel.parameters import ModelParameter
+from suite.parallel.parameters import Described, ModelParameter
 from suite.parallel.topology import ALONE, Group
 
 BUCKET_BYTES = 8 << 20  # of gradients that are reduced together
@@ -21,6 +22,22 @@ class Bucket:
 
     parameters: tuple[ModelParameter, ...]
     place: slice
+
+
+class Buffer(Protocol):
+    """What the norm, the clipping and the update ask of parameters that are kept together."""
+
+    values: torch.Tensor
+    gradients: torch.Tensor
+    dtype: torch.dtype
+    owned: list[slice]
+
+    @property
+    def decay(self) -> bool:
+        """Whether weight decay applies to these parameters."""
+
+    def owned_gradients(self, wanted: Callable[[Described], bool]) -> list[torch.Tensor]:
+        """Flat views of the gradients of the parameters wanted, as far as this rank owns them."""
 
 
 class FlatBuffer:
@@ -59,7 +76,7 @@ class FlatBuffer:
         """Whether weight decay applies to these parameters."""
         return self.parameters[0].spec.decay
 
-    def owned_gradients(self, wanted: Callable[[ModelParameter], bool]) -> list[torch.Tensor]:
+    def owned_gradients(self, wanted: Callable[[Described], bool]) -> list[torch.Tensor]:
         """Flat views of the gradients of the parameters wanted, as far as this rank owns them."""
         views = []
         for parameter in filter(wanted, self.parameters):

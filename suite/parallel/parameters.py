@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -28,11 +29,18 @@ class ParameterSpec:
     tied: bool = False  # whether the first and the last stage share it
 
 
+class Described(Protocol):
+    """What says which part of the whole model a tensor is."""
+
+    spec: ParameterSpec
+    shared: bool  # a second copy of a tied weight: trained here, counted on its owner
+
+
 class ModelParameter(nn.Parameter):
     """A parameter with its specification."""
 
     spec: ParameterSpec
-    shared: bool  # a second copy of a tied weight: trained here, counted on its owner
+    shared: bool
     main_grad: torch.Tensor  # its gradient in the flat buffer, complete after the reduction
 
 

@@ -186,6 +186,7 @@ class Checkpoints:
         """
         wholes = []
         for flat, pieces in self.step.optimizer.by_buffer:
+            assert isinstance(flat, FlatBuffer)
             columns = zip(*((piece.master, *piece.moments) for piece in pieces), strict=True)
             for kind, parts in zip(_KINDS, columns, strict=False):
                 whole = parts[0]

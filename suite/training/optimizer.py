@@ -1,14 +1,14 @@
 """The global gradient norm, clipping, and the update, on flat buffers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from suite.experiment.point import Training
 from suite.kernels.adamw import Hyperparameters
-from suite.parallel.flat_buffer import FlatBuffer
-from suite.parallel.parameters import ModelParameter
+from suite.parallel.flat_buffer import Buffer
+from suite.parallel.parameters import Described
 from suite.parallel.topology import Topology
 
 ADAM_BETAS = (0.9, 0.999)  # the defaults of the paper's scripts
@@ -33,7 +33,7 @@ class Piece:
 class Optimizer:
     """AdamW (decoupled decay, none on biases and norms) or plain gradient descent, on the pieces this rank owns."""
 
-    def __init__(self, training: Training, buffers: list[FlatBuffer], adamw: Callable[..., None]) -> None:
+    def __init__(self, training: Training, buffers: Sequence[Buffer], adamw: Callable[..., None]) -> None:
         """`adamw` is the chosen kernel."""
         self.training, self.adamw = training, adamw
         self.steps = 0
@@ -66,13 +66,13 @@ class Optimizer:
                 piece.values.copy_(piece.master)
 
 
-def _piece(flat: FlatBuffer, place: slice, moments: int) -> Piece:
+def _piece(flat: Buffer, place: slice, moments: int) -> Piece:
     values, gradients = flat.values[place], flat.gradients[place]
     master = values if values.dtype == flat.dtype else values.to(flat.dtype)
     return Piece(values, gradients, master, tuple(torch.zeros_like(master) for _ in range(moments)), flat.decay)
 
 
-def counted_norm_squared(buffers: list[FlatBuffer], topology: Topology, sharded: bool) -> torch.Tensor:
+def counted_norm_squared(buffers: Sequence[Buffer], topology: Topology, sharded: bool) -> torch.Tensor:
     """This rank's part of the squared global gradient norm, fp64, so that all ranks' parts sum to it.
 
     Every parameter counts once: data ranks hold the same reduced gradients (the first counts; with a sharded
@@ -80,7 +80,7 @@ def counted_norm_squared(buffers: list[FlatBuffer], topology: Topology, sharded:
     counts), and a tied embedding's second copy never counts.
     """
 
-    def counts(parameter: ModelParameter) -> bool:
+    def counts(parameter: Described) -> bool:
         mine = parameter.spec.shard is not None or topology.tensor.index == 0
         return mine and not parameter.shared and (sharded or topology.data.index == 0)
 
@@ -90,7 +90,7 @@ def counted_norm_squared(buffers: list[FlatBuffer], topology: Topology, sharded:
     return torch.stack(torch._foreach_norm(counted)).double().square().sum()
 
 
-def scale_gradients(buffers: list[FlatBuffer], factor: float) -> None:
+def scale_gradients(buffers: Sequence[Buffer], factor: float) -> None:
     """Multiply the gradients that this rank owns."""
     if factor != 1.0:
         for flat in buffers:

@@ -1,6 +1,6 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -10,10 +10,10 @@ from suite.experiment.point import Point
 from suite.kernels import select
 from suite.measure.clock import clock_for
 from suite.measure.notes import Notes, Unwatched
-from suite.model.gpt import Build, build_stages
+from suite.model.gpt import Build, Stage, build_stages
 from suite.parallel.data_parallel import GradientReducer, Reduction
-from suite.parallel.flat_buffer import FlatBuffer, flatten
-from suite.parallel.parameters import ModelParameter
+from suite.parallel.flat_buffer import Buffer, FlatBuffer, flatten
+from suite.parallel.parameters import Described, ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
 from suite.parallel.topology import ALONE, Group, Topology
 from suite.pipeline.engine import Engine
@@ -68,15 +68,23 @@ class TrainingStep:
         self.point, self.topology, self.device = point, topology, device
         self.notes = notes or Unwatched()
         dtype = DTYPES[point.training.precision]
+        sharding = point.parallel.sharding if topology.data.size > 1 else "none"
         rank = topology.pipeline.index
         hosted = [stage for stage, host in enumerate(lowered.schedule.placement[0]) if host == rank]
         self.kernels = select(point.kernels)
         self.ranks = TensorRanks(topology.tensor, point.parallel.sequence)
-        build = Build(point.model, self.ranks, point.training, dtype, self.kernels)
+        built = torch.promote_types(dtype, torch.float32) if sharding == "zero3" else dtype
+        build = Build(point.model, self.ranks, point.training, built, self.kernels)
         self.stages = build_stages(point, hosted, build, device)
-        self.sharded = point.parallel.sharding == "zero1"
-        buffers = _flatten_stages(self.stages, topology.data if self.sharded else ALONE)
-        self.flats = [flat for flats in buffers.values() for flat in flats]
+        self.sharded = sharding != "none"
+        self.flats: Sequence[Buffer]
+        buffers: dict[int, list[FlatBuffer]] = {}  # of gradients that are reduced here
+        if sharding == "zero3":
+            self.flats = _fully_shard(self.stages[0], topology.data, dtype)
+        else:
+            buffers = _flatten_stages(self.stages, topology.data if self.sharded else ALONE)
+            self.flats = [flat for flats in buffers.values() for flat in flats]
+        self.buffers = buffers
         self.optimizer = Optimizer(point.training, self.flats, self.kernels.adamw)
         self.reducer = GradientReducer(buffers, topology.data, self.sharded)
         self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
@@ -97,9 +105,10 @@ class TrainingStep:
         self.batches = Batches(point, topology.data.index, device)
 
     def parameters(self) -> Iterator[ModelParameter]:
-        """Every parameter on this rank, once."""
-        for flat in self.flats:
-            yield from flat.parameters
+        """Every parameter that this rank holds whole or as a tensor-parallel shard, once; none that ZeRO-3 splits."""
+        for flats in self.buffers.values():
+            for flat in flats:
+                yield from flat.parameters
 
     def live_tensors(self) -> Iterator[torch.Tensor]:
         """What lives between iterations: values, gradients and optimizer state."""
@@ -131,7 +140,7 @@ class TrainingStep:
         scaled_loss, total = self.topology.world.all_reduce(totals).tolist()
         return scaled_loss / scale, total**0.5 / scale
 
-    def _owned(self, wanted: Callable[[ModelParameter], bool]) -> list[torch.Tensor]:
+    def _owned(self, wanted: Callable[[Described], bool]) -> list[torch.Tensor]:
         """Gradients of the parameters wanted, as far as this rank owns them."""
         return [view for flat in self.flats for view in flat.owned_gradients(wanted)]
 
@@ -171,6 +180,12 @@ class TrainingStep:
             waits=waits,
             reductions=self.reducer.reductions,
         )
+
+
+def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype) -> Sequence[Buffer]:
+    from suite.parallel.fully_sharded import shard_stage  # seconds to import, for the points that need it
+
+    return shard_stage(stage, stage.layers, data, dtype)
 
 
 def _flatten_stages(stages: Mapping[int, torch.nn.Module], shards: Group) -> dict[int, list[FlatBuffer]]:
