@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from suite.kernels import OPERATORS, choose, select
 from suite.kernels.adamw import Hyperparameters
 
