@@ -1,4 +1,4 @@
-"""A rank that gets no further ends the point, and the record says where every rank was; ranks that do not agree say so."""
+"""A rank that gets no further ends the point, with where every rank was; ranks that do not agree say so."""
 
 import json
 import os
