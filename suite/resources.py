@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-ResourceKind = Literal["experiments", "published", "templates", "clusters"]
+ResourceKind = Literal["experiments", "published", "templates", "clusters", "kernels"]
 
 _IN_CHECKOUT: dict[ResourceKind, str] = {
     "experiments": "experiments",
     "published": "results/published",
     "templates": "reports/templates",
     "clusters": "slurm/clusters",
+    "kernels": "kernels",
 }
 
 

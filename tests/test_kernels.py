@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.kernels import OPERATORS, choose, select
 from suite.kernels.adamw import Hyperparameters
+from suite.kernels.registry import OPERATORS, choose, select
 
 NEED_A_DEVICE = ("triton", "apex")
 SIZE = st.integers(1, 9)

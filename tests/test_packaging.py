@@ -60,11 +60,11 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(contents):
     tops = {name.split("/")[0] for name in contents if ".dist-info/" not in name}
     assert tops == {"suite"}, "no top-level kernels, no tests"
     assert not [name for name in contents if "test" in Path(name).name]
-    for top, place in (("suite", "suite"), ("kernels", "suite/kernels")):
+    for top, place in (("suite", "suite"), ("kernels", "suite/shipped/kernels")):
         code = {f"{place}/{file.relative_to(ROOT / top)}" for file in (ROOT / top).rglob("*.py")}
         assert code <= contents.keys()
         assert {name for name in contents if name.startswith(f"{place}/") and name.endswith(".py")} >= code
-    assert "suite/kernels/__init__.py" in contents
+    assert "suite/shipped/kernels/registry.py" in contents
 
 
 def test_the_wheel_ships_every_data_file(contents):
@@ -78,7 +78,10 @@ def test_the_wheel_ships_every_data_file(contents):
         "suite/shipped/clusters/local.yaml",
         "suite/shipped/templates/report.html.jinja",
     } <= wanted.keys()
-    assert {name: content for name, content in contents.items() if name.startswith("suite/shipped/")} == wanted
+    shipped = {name: content for name, content in contents.items() if name.startswith("suite/shipped/")}
+    assert {
+        name: content for name, content in shipped.items() if not name.startswith("suite/shipped/kernels/")
+    } == wanted
 
 
 def test_metadata(contents, metadata):
@@ -156,34 +159,46 @@ def test_the_installed_suite_works_alone_and_writes_where_it_is_called(installed
     assert sorted(target.rglob("*")) == before
 
 
-# `transformers` asks for a package `kernels` (PyPI has one). With the top of the checkout as working folder it
-# finds ours, imports it, and must turn away because it has no version.
+# `transformers` asks for a package `kernels` (PyPI has one), and finds our folder where the top of the checkout is the
+# working folder: it must turn away from a folder without a version, and take the real package where that is installed.
 BESIDE_TRANSFORMERS = """\
 import json, sys
-import suite, suite.kernels
+import suite.kernels.registry
 import transformers
 from transformers.utils.import_utils import is_kernels_available
 found = is_kernels_available()
-if len(sys.argv) > 1:
-    from transformers import GPT2Config, GPT2LMHeadModel
-    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=8, n_positions=8))
-print(json.dumps({"package": found, "operators": list(suite.kernels.OPERATORS)}))
+from transformers import GPT2Config, GPT2LMHeadModel
+GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=8, n_positions=8))
+print(json.dumps({"package": found, "operators": list(suite.kernels.registry.OPERATORS)}))
 """
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("at_the_top", [False, True], ids=["elsewhere", "at the top of the checkout"])
 def test_transformers_does_not_take_our_folder_for_the_package_kernels(tmp_path, at_the_top):
-    try:
-        version("kernels")
-    except PackageNotFoundError:
-        pass
-    else:
-        pytest.skip("the package kernels is installed here")
-    folder, model = (ROOT, ["with a model"]) if at_the_top else (tmp_path, [])
-    command = [sys.executable, "-c", BESIDE_TRANSFORMERS, *model]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_TRANSFORMERS],
+        cwd=ROOT if at_the_top else tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["package"] is False
+    assert answer["package"] is _installed("kernels")
     assert "attention" in answer["operators"]
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def test_a_package_kernels_that_is_installed_wins_over_our_folder(tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text("WHOSE = 'the package'")
+    command = "import kernels, suite.kernels.registry; print(kernels.WHOSE, *suite.kernels.registry.OPERATORS)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("the package layer_norm"), done.stderr

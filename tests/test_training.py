@@ -8,7 +8,7 @@ import torch
 from layouts import gradients, gradients_here, point, training_step
 from ranks import run_ranks
 
-from suite.kernels import select
+from suite.kernels.registry import select
 from suite.model.gpt import Build, build_stages
 from suite.model.sizes import rank_parameters
 from suite.parallel import flat_buffer

@@ -9,7 +9,7 @@ from suite.experiment.not_yet import not_yet
 from suite.experiment.point import Checkpoint, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
-from suite.kernels import OPERATORS
+from suite.kernels.registry import OPERATORS
 
 BYTE_VALUES = 256  # token values of a text read as bytes
 

@@ -6,7 +6,7 @@ size, f feed-forward size, n heads, t tensor-parallel size, e bytes of an elemen
 """
 
 from suite.experiment.point import Point
-from suite.kernels import choose
+from suite.kernels.registry import choose
 from suite.measure.flops import padded_vocab
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}

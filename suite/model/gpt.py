@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from suite.experiment.point import Model, Point, Training
-from suite.kernels import Kernels
+from suite.kernels.registry import Kernels
 from suite.measure.flops import padded_vocab
 from suite.model.dropout import Dropout
 from suite.model.recompute import recomputed

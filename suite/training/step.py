@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 
 from suite.experiment.point import Point
-from suite.kernels import select
+from suite.kernels.registry import select
 from suite.measure.clock import clock_for
 from suite.measure.notes import Notes, Unwatched
 from suite.model.gpt import Build, Stage, build_stages

@@ -1,6 +1,6 @@
-"""The model's operators, each with a reference that states the mathematics and faster forms of the same.
+"""The model's operators by name, each with a reference that states the mathematics and faster forms of the same.
 
-Names only; the operators themselves are imported by `select`, so that reading an experiment needs no torch.
+The operators themselves are imported by `select`, so that reading an experiment needs no torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,5 +56,7 @@ def select(choice: str | Mapping[str, str]) -> Kernels:
         ValueError: as `choose`.
     """
     names = choose(choice)
-    functions = {operator: getattr(import_module(f"{__name__}.{operator}"), name) for operator, name in names.items()}
+    functions = {
+        operator: getattr(import_module(f"suite.kernels.{operator}"), name) for operator, name in names.items()
+    }
     return Kernels(**functions, names=names)
