@@ -177,6 +177,8 @@ class _Iterations:
                 self._one(iteration)
         if self.device.type == "cuda":
             self.memory = torch.cuda.max_memory_allocated(self.device)
+        if self.checkpoint is not None and self.checkpoint["saves"]:
+            self._reload(self.checkpoint["loads"])
         if self.measure.evaluation:
             self.step.notes.note_phase("evaluating")
             self.evaluation_loss = evaluate(self.step, self.lowered, self.measure.evaluation)
@@ -208,8 +210,15 @@ class _Iterations:
         loaded = self.store.load() if self.settings.load else None
         if self.settings.load and loaded is None:
             raise FileNotFoundError(f"checkpoint.path={path}: there is no whole checkpoint to load")
-        self.checkpoint = {"path": str(path), "load": loaded._asdict() if loaded else None, "saves": []}
+        self.checkpoint = {"path": str(path), "loads": [loaded._asdict()] if loaded else [], "saves": []}
         return loaded.iteration if loaded else 0
+
+    def _reload(self, loads: list[dict[str, Any]]) -> None:
+        """Read the last checkpoint back: what was written can be read, and reading is timed."""
+        self.step.notes.note_phase("saving or loading a checkpoint")
+        timing = self.store.load()
+        assert timing is not None
+        loads.append(timing._asdict())
 
     def _import(self, folder: str) -> None:
         from suite.training.gpt2_weights import import_gpt2

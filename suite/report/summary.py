@@ -14,6 +14,7 @@ from suite.experiment.point import Point
 from suite.records.frame import frame
 from suite.records.store import SOURCES, Problem, StoredRecord
 from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics, point_of
+from suite.report.storage import storage
 
 TERA = 1e12
 PETA = 1e15
@@ -268,6 +269,7 @@ def _summary(row: PointRow) -> dict[str, Any]:
         "launches_older": len(row.older),
         "revision": record.revision,
         **numbers,
+        **storage([one.record for one in row.used if one.record.status == "ok"]),
     }
 
 

@@ -182,6 +182,52 @@ _DETAILS = (
     Column("launches", "launches", "Launches that the numbers combine.", _launches),
     Column("revision", "revision", "The code's commit.", _text("revision"), False),
 )
+# Shown where a point has them.
+_OPTIONAL = {
+    "optimizer_bytes": Column(
+        "optimizer state",
+        "optimizer",
+        "Bytes of optimizer state (moments, master weights) on the fullest rank.",
+        lambda row: memory(row["optimizer_bytes"]),
+    ),
+    "pipeline_bytes": Column(
+        "pipeline bytes",
+        "pipeline bytes",
+        "Bytes that the busiest rank sends to other pipeline stages in an iteration.",
+        lambda row: memory(row["pipeline_bytes"]),
+    ),
+    "skipped_steps": Column(
+        "skipped steps", "skipped", "Steps skipped because fp16 gradients overflowed.", _text("skipped_steps")
+    ),
+    "checkpoint_bytes": Column(
+        "checkpoint",
+        "checkpoint",
+        "Bytes of a checkpoint, all ranks together.",
+        lambda row: memory(row["checkpoint_bytes"]),
+    ),
+    "checkpoint_save_bytes_per_second": Column(
+        "save",
+        "save/s",
+        "Checkpoint bytes written per second.",
+        lambda row: _per_second(row["checkpoint_save_bytes_per_second"]),
+    ),
+    "checkpoint_load_bytes_per_second": Column(
+        "load",
+        "load/s",
+        "Checkpoint bytes read per second.",
+        lambda row: _per_second(row["checkpoint_load_bytes_per_second"]),
+    ),
+    "evaluation_loss": Column(
+        "evaluation loss",
+        "evaluation",
+        "Loss on held-out tokens after the last iteration.",
+        _number("evaluation_loss", 5),
+    ),
+}
+
+
+def _per_second(value: float | None) -> str:
+    return ABSENT if absent(value) else f"{memory(value)}/s"
 
 
 def result_columns(table: pd.DataFrame) -> list[Column]:
@@ -191,7 +237,12 @@ def result_columns(table: pd.DataFrame) -> list[Column]:
 
 def detail_columns(table: pd.DataFrame) -> list[Column]:
     """The columns of the second table, its first one the point's identity."""
-    return [_RESULTS[-1], *_HEAD, *_source(table), *_DETAILS]
+    optional = [
+        column
+        for key, column in _OPTIONAL.items()
+        if key in table and any(not absent(value) and value != 0 for value in table[key])
+    ]
+    return [_RESULTS[-1], *_HEAD, *_source(table), *_DETAILS[:-2], *optional, *_DETAILS[-2:]]
 
 
 def cells(table: pd.DataFrame, columns: Sequence[Column]) -> list[list[str]]:
