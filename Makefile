@@ -12,7 +12,7 @@ demo: $(VENV)/.ready-run
 	$(BIN)/suite report quickstart
 
 test: $(VENV)/.ready-test
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .

@@ -138,7 +138,7 @@ def test_the_installed_suite_works_alone_and_writes_where_it_is_called(installed
 
     listed = run("list", cwd=tmp_path, **environment)
     assert (listed.code, listed.err) == (0, "")
-    assert "experiments: quickstart" in listed.out
+    assert "quickstart" in listed.out.splitlines()[0]
     plan = run("plan", "quickstart", "--json", cwd=tmp_path, **environment)
     assert plan.code == 0
     assert all(point["valid"] for point in plan.json["points"])
