@@ -482,8 +482,8 @@ def test_whichever_process_is_killed_those_below_it_end_too(tmp_path, monkeypatc
 @pytest.fixture
 def job_folder(tmp_path):
     folder = JobFolder(tmp_path / "job")
-    assert folder.claim()
-    assert not folder.claim(), "a folder belongs to one launch"
+    assert folder.claim({})
+    assert not folder.claim({}), "a folder belongs to one launch"
     return folder
 
 

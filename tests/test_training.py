@@ -126,6 +126,15 @@ def test_steps_with_clipping_and_dropout_have_the_single_process_losses(steps, p
     assert {len(set(hashes)) for hashes in copies.values()} == {1}, "the copies have drifted apart"
 
 
+@pytest.mark.processes
+def test_both_copies_of_a_tied_embedding_are_bitwise_equal_after_100_steps():
+    training = {"precision": "fp32", "optimizer": "adamw", "learning_rate": 1e-2, "gradient_clip": 1.0}
+    at = point((1, 2, 1), batch=2, model={"layers": 2}, training=training)
+    first, last = run_ranks(2, trained, at, 100)
+    assert first["hashes"]["embedding.word.weight"] == last["hashes"]["embedding.word.weight"]
+    assert first["losses"] == last["losses"]
+
+
 def reductions_begun(at):
     """For each reduction of a gradient bucket, how many actions had ended when it began; and all actions."""
     step = training_step(at)

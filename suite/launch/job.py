@@ -38,6 +38,19 @@ class Job:
         point = self.store / self.experiment / self.scale / self.source / self.point.id
         return point / "jobs" / f"{self.revision}-{self.launch}"
 
+    def description(self) -> dict[str, Any]:
+        """The job in plain values."""
+        return {
+            "name": self.name,
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "source": self.source,
+            "point_id": self.point.id,
+            "point": self.point.model_dump(mode="json"),
+            "revision": self.revision,
+            "launch": self.launch,
+        }
+
     def record(self, status: Status, reason: str | None, started: str, **fields: Any) -> Record:
         """This launch's record."""
         return Record.model_validate(
@@ -75,12 +88,13 @@ class JobFolder:
         self.logs = path / "logs"
         self.submitit = path / "submitit"
 
-    def claim(self) -> bool:
-        """Create the folder; False where another launch has it."""
+    def claim(self, description: dict[str, Any]) -> bool:
+        """Create the folder and write the job down in it; False where another launch has it."""
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
             return False
+        (self.path / "job.json").write_text(json.dumps(description, indent=1) + "\n")
         for folder in (self.logs, self.path / "ranks", self.path / "errors"):
             folder.mkdir()
         return True

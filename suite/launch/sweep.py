@@ -103,7 +103,7 @@ class LocalSweep:
                 device=cluster.device,
                 visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
             )
-            if JobFolder(job.folder).claim():
+            if JobFolder(job.folder).claim(job.description()):
                 return job
             launch += 1
 
