@@ -107,8 +107,10 @@ def column_linear(x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> 
     return _ColumnLinear.apply(x, weight, ranks)
 
 
-class ColumnParallelLinear(nn.Module):
-    """A linear layer whose output features are split over tensor ranks; adding the bias is left to the caller."""
+class _SplitLinear(nn.Module):
+    """A linear layer whose weight is split over tensor ranks along one dimension; adding the bias is the caller's."""
+
+    split: int  # 0: output features, 1: input features
 
     def __init__(
         self,
@@ -122,35 +124,26 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.ranks = ranks
-        weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=0, std=std)
-        bias = ParameterSpec(f"{name}.bias", (out_features,), shard=0, decay=False)
+        weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=self.split, std=std)
+        bias = ParameterSpec(f"{name}.bias", (out_features,), shard=None if self.split else 0, decay=False)
         self.weight = create_parameter(weight, ranks.group, seed, dtype)
         self.bias = create_parameter(bias, ranks.group, seed, dtype)
+
+
+class ColumnParallelLinear(_SplitLinear):
+    """Split by output features, and so is the bias."""
+
+    split = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in] (or this rank's rows of it) -> [s, b, out/t], without the bias."""
         return column_linear(x, self.weight, self.ranks)
 
 
-class RowParallelLinear(nn.Module):
-    """A linear layer whose input features are split over tensor ranks; adding the bias is left to the caller."""
+class RowParallelLinear(_SplitLinear):
+    """Split by input features; the bias, added to the sum, is whole on every tensor rank."""
 
-    def __init__(
-        self,
-        name: str,
-        in_features: int,
-        out_features: int,
-        std: float,
-        ranks: TensorRanks,
-        seed: int,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__()
-        self.ranks = ranks
-        weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=1, std=std)
-        bias = ParameterSpec(f"{name}.bias", (out_features,), decay=False)
-        self.weight = create_parameter(weight, ranks.group, seed, dtype)
-        self.bias = create_parameter(bias, ranks.group, seed, dtype)
+    split = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in/t] -> [s, b, out] (or this rank's rows of it), summed over tensor ranks, without the bias."""
