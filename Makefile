@@ -31,13 +31,16 @@ $(BIN)/python:
 
 # The project is installed as a link to this checkout; a changed pyproject.toml installs again.
 $(VENV)/.ready-run: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable .
-	touch $@
+	@echo "installing into $(VENV), once; this takes a minute or two"
+	@$(BIN)/pip install --quiet --editable .
+	@touch $@
 
 $(VENV)/.ready-test: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[test]'
-	touch $@ $(VENV)/.ready-run
+	@echo "installing the tests' packages into $(VENV), once; this takes a minute or two"
+	@$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.ready-run
 
 $(VENV)/.ready-lint: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[lint]'
-	touch $@ $(VENV)/.ready-run
+	@echo "installing the linters into $(VENV), once"
+	@$(BIN)/pip install --quiet --editable '.[lint]'
+	@touch $@ $(VENV)/.ready-run

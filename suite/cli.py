@@ -1,7 +1,9 @@
 """The front door: parses, calls, prints."""
 
 import json
+import signal
 import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -55,7 +57,7 @@ ExperimentName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=[gpipe,1f1b]."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=\\[gpipe,1f1b]."),
 ]
 ScaleName = Annotated[str | None, typer.Option("--scale", help="The experiment's scale; laptop where it exists.")]
 ClusterName = Annotated[str | None, typer.Option("--cluster", help="A cluster profile, instead of the experiment's.")]
@@ -66,6 +68,8 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 
 def main() -> None:
     """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal interrupts, as Ctrl-C does
     try:
         app()
     except BadInput as error:
@@ -141,7 +145,11 @@ def run(
             f"{len(work.invalid)} invalid"
             + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
         )
+    if not (work.missing or as_json):
+        out.print(f"nothing is missing; suite report {experiment} shows what is there")
     if dry_run:
+        for point, count in () if as_json else work.missing:
+            out.print(f"{point.id} {point.layout} {point.schedule_label} m={point.microbatches}, {count} launch(es)")
         if as_json:
             _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
         raise typer.Exit(DONE)
@@ -192,8 +200,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show every point: its ranks and sizes, or why it cannot run."""
-    from suite.console import out, plan_table
-    from suite.launch.plan import row
+    from suite.console import out, plan_heading, plan_table
+    from suite.launch.plan import reasons_of, row
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
     rows = [row(planned) for planned in expansion.points]
@@ -203,7 +211,11 @@ def plan(
     else:
         repeated = f"; {expansion.dropped} repeated ones left out" if expansion.dropped else ""
         out.print(f"{found.name} ({chosen}): {found.title}")
+        if common := plan_heading(rows):
+            out.print(f"all points: {common}")
         out.print(plan_table(rows))
+        for reason, ids in reasons_of(rows).items():
+            out.print(f"invalid {', '.join(ids)}: {reason}", markup=False)
         out.print(f"{len(expansion.valid)} of {len(rows)} points can run{repeated}")
     if not expansion.valid:
         _refuse(f"{found.name} at scale {chosen} has no valid point")

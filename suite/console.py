@@ -4,13 +4,15 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from statistics import median
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from suite.launch.doctor import Finding
 from suite.launch.job import Job
@@ -42,9 +44,11 @@ def styled(status: str) -> str:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[str] = ()) -> Table:
     """A plain table; the `numeric` columns are set right."""
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        last = column == columns[-1]
-        made.add_column(column, justify="right" if column in numeric else "left", overflow="fold", no_wrap=not last)
+    for index, column in enumerate(columns):
+        last = index == len(columns) - 1
+        width = None if last else max(len(Text.from_markup(cell)) for cell in (column, *(row[index] for row in rows)))
+        justify: Literal["right", "left"] = "right" if column in numeric else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=not last, min_width=width)
     for row in rows:
         made.add_row(*row)
     return made
@@ -65,14 +69,11 @@ class SweepProgress:
         self.finished = 0
         self.begun = time.monotonic()
         live = sys.stdout.isatty() and not quiet
-        self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn(),
-            console=out, transient=True, disable=not live,
-        )  # fmt: skip
+        columns = (TextColumn("{task.description}"), TextColumn("{task.fields[note]}"), BarColumn(bar_width=12))
+        self.bar = Progress(*columns, console=out, transient=True, disable=not live)
         self.task = self.bar.add_task("", total=1.0, note="")
         self.done_iterations = 0
         self.started = 0.0
-        self.tokens_per_second = 0.0
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -86,43 +87,47 @@ class SweepProgress:
     def _place(self) -> str:
         return f"{self.finished + 1}/{self.launches}"
 
-    def _left(self, part: float) -> str:
-        """Time left for the sweep, from the launches so far."""
-        share = (self.finished + part) / self.launches
-        spent = time.monotonic() - self.begun
-        return f"{spent / share - spent:.0f} s left" if share > 0 else ""
+    def _left(self) -> str:
+        """Time left for the sweep, from the launches that have ended."""
+        if not self.finished:
+            return ""
+        each = (self.started - self.begun) / self.finished
+        left = max(0.0, each * (self.launches - self.finished) - (time.monotonic() - self.started))
+        return f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
 
     def start(self, job: Job) -> None:
         """A launch begins."""
         self.started = time.monotonic()
         self.done_iterations = 0
-        self.tokens_per_second = 0.0
-        self.bar.update(self.task, description=f"{self._place()} {label(job)}", completed=0, note="starting")
+        note = f"starting{self._left()}"
+        self.bar.update(self.task, description=f"{self._place()} {label(job)}", completed=0, note=note)
 
     def iteration(self, job: Job, samples: dict[str, Any]) -> None:
         """The launch has finished an iteration."""
-        measure, point = job.point.measure, job.point
+        measure = job.point.measure
         self.done_iterations += 1
-        self.tokens_per_second = point.training.global_batch * point.model.seq_length / samples["seconds"]
-        part = self.done_iterations / (measure.warmup + measure.iterations)
-        note = (
-            f"iteration {self.done_iterations}/{measure.warmup + measure.iterations} "
-            f"{self.tokens_per_second:,.0f} tokens/s loss {samples['loss']:.3f} {self._left(part)}"
-        )
-        self.bar.update(self.task, completed=part, note=note)
+        iterations = measure.warmup + measure.iterations
+        rate = f"{_tokens(job) / samples['seconds']:,.0f} tokens/s"
+        note = f"{self.done_iterations}/{iterations} {rate}{self._left()}"
+        self.bar.update(self.task, completed=self.done_iterations / iterations, note=note)
 
     def end(self, job: Job, record: Record) -> None:
-        """The launch has its record: one line that stays."""
+        """The launch has its record: one line that stays, with the rate that the report will show."""
         place = self._place()
         self.finished += 1
-        seconds = time.monotonic() - self.started
-        rate = f"{self.tokens_per_second:,.0f} tokens/s" if record.status == "ok" else escape(first_line(record.reason))
-        if not self.quiet:
-            out.print(
-                f"{place} {label(job)} {styled(record.status)} {seconds:.1f} s, {rate}",
-                markup=True,
-                soft_wrap=True,
-            )
+        if self.quiet:
+            return
+        rate = escape(first_line(record.reason))
+        if record.status == "ok" and record.iterations:
+            seconds = median(record.iterations.seconds[record.iterations.warmup :])
+            rate = f"{_tokens(job) / seconds:,.0f} tokens/s"
+        spent = time.monotonic() - self.started
+        out.print(f"{place} {label(job)} {styled(record.status)} {spent:.1f} s, {rate}", markup=True, soft_wrap=True)
+
+
+def _tokens(job: Job) -> int:
+    """Tokens of the global batch."""
+    return job.point.training.global_batch * job.point.model.seq_length
 
 
 def first_line(text: str | None) -> str:
@@ -131,20 +136,40 @@ def first_line(text: str | None) -> str:
 
 
 def plan_table(rows: Sequence[Row]) -> Table:
-    """A plan: valid points with their sizes, the others with what they break."""
-    columns = ("id", "point", "ranks", "m", "layers/stage", "parameters", "FLOPs/iteration", "state/rank", "")
+    """A plan's points with their sizes; what they all have in common stands in `plan_heading`."""
+    sizes = {
+        "parameters": [_scaled(row.parameters) for row in rows],
+        "FLOPs/iteration": [_scaled(row.model_flops) for row in rows],
+    }
+    shown = {name: column for name, column in sizes.items() if len(set(column)) > 1}
+    columns = ("id", "ranks", "m", "layers/stage", *shown, "state/rank", "point")
     body = [
         (
             row.planned.point_id,
-            row.planned.label,
-            *(_count(row.ranks), _count(row.microbatches)),
-            ",".join(str(n) for n in row.layers_per_stage or ()),
-            *(_scaled(row.parameters), _scaled(row.model_flops), _scaled(row.state_bytes, "B")),
-            "[yellow]invalid[/]: " + escape("; ".join(row.planned.reasons)) if row.planned.reasons else "",
+            *(_count(row.ranks), _count(row.microbatches), _layers(row.layers_per_stage or ())),
+            *(column[index] for column in shown.values()),
+            _scaled(row.state_bytes, "B"),
+            escape(row.planned.label) + (" [yellow]invalid[/]" if row.planned.reasons else ""),
         )
-        for row in rows
+        for index, row in enumerate(rows)
     ]
-    return table(columns, body, numeric=columns[2:4] + columns[5:8])
+    return table(columns, body, numeric=columns[1:3] + columns[4:-1])
+
+
+def plan_heading(rows: Sequence[Row]) -> str:
+    """The sizes that all points of a plan share."""
+    parameters = {_scaled(row.parameters) for row in rows}
+    flops = {_scaled(row.model_flops) for row in rows}
+    parts = [f"{value} {name}" for name, found in (("parameters", parameters), ("FLOPs per iteration", flops))
+             if len(found) == 1 and (value := next(iter(found)))]  # fmt: skip
+    return ", ".join(parts)
+
+
+def _layers(counts: Sequence[int]) -> str:
+    """Layers per stage: `8 x 1` for eight stages of one layer, or a list where they differ."""
+    if len(set(counts)) == 1 and len(counts) > 1:
+        return f"{len(counts)} x {counts[0]}"
+    return ",".join(str(count) for count in counts)
 
 
 def status_table(rows: Sequence[PointState]) -> Table:

@@ -1,5 +1,6 @@
 """What a plan says of each point before anything runs: sizes that follow from the configuration alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,3 +54,12 @@ def row(planned: Planned) -> Row:
         model_flops=model_flops(point.model, point.training.global_batch),
         state_bytes=state_bytes(point),
     )
+
+
+def reasons_of(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Every reason why points cannot run, with the ids that it holds for."""
+    found: dict[str, list[str]] = {}
+    for one in rows:
+        for reason in one.planned.reasons:
+            found.setdefault(reason, []).append(one.planned.point_id)
+    return found

@@ -266,8 +266,8 @@ def _environment(job: Job, place: Place, step: TrainingStep, peaks: list[float |
     elif known:
         fields["peak_flops_per_rank"] = sum(known) / len(known)
         fields["peak_source"] = (
-            f"measured: best of a GEMM sweep in {job.point.training.precision}, dense, "
-            f"{torch.get_num_threads()} thread(s), all {len(peaks)} rank(s) at once, mean over ranks"
+            f"measured: best of a GEMM sweep in {job.point.training.precision}, dense, threads per rank: "
+            f"{torch.get_num_threads()}, ranks at once: {len(peaks)}, mean over ranks"
         )
     else:
         fields["peak_reason"] = "oversubscribed: the ranks' threads exceed the cores, so no rank has a peak of its own"

@@ -5,7 +5,7 @@ from time import perf_counter
 import torch
 
 SIZES = (384, 768, 1536)
-SECONDS_PER_SIZE = 0.1
+SECONDS_PER_SIZE = 0.2
 
 
 def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
