@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import random
 import re
 import shutil
 import statistics
@@ -11,111 +10,16 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from report_records import LAYOUTS, PEAK, record_of, written
 
-from suite.experiment.point import Point
-from suite.records.schema import Record
-from suite.records.store import Store, read_stores
+from suite.records.store import read_stores
+from suite.report import style
 from suite.report.explain import explain
 from suite.report.metrics import ImpossibleEfficiencyError, metrics
 from suite.report.page import write_report
 from suite.report.summary import summarise
-from suite.report.tables import text_table
-
-MODEL = {"layers": 4, "hidden_size": 64, "heads": 4, "vocab_size": 1000, "seq_length": 32, "dropout": 0.0}
-PEAK = 5e10
-
-
-def record_of(layout=(1, 1, 1), schedule="1f1b", chunks=1, batch=8, launch=0, **changes):
-    """A plausible record with every field, its samples drawn from the point's id and the launch."""
-    tensor, pipeline, data = layout
-    point = Point.model_validate(
-        {
-            "model": MODEL | changes.pop("model", {}),
-            "parallel": {"tensor": tensor, "pipeline": pipeline, "data": data},
-            "schedule": {"name": schedule, "chunks": chunks},
-            "training": {"global_batch": batch, "microbatch": 1} | changes.pop("training", {}),
-            "measure": {"warmup": 2, "iterations": 5, "trace": True},
-        }
-    )
-    noise = random.Random(f"{point.id}-{launch}")
-    ranks, slots = point.parallel.ranks, point.microbatches * chunks
-    seconds = [0.2 / ranks * noise.uniform(1, 1.1) for _ in range(7)]
-    whole = [0.9 * value for value in seconds]
-    ideal = (pipeline - 1) / slots
-    fields = {
-        "experiment": "synthetic",
-        "scale": "laptop",
-        "point_id": point.id,
-        "source": "measured",
-        "point": point.model_dump(mode="json"),
-        "status": "ok",
-        "iterations": {
-            "seconds": seconds,
-            "loss": [7 - 0.3 * step + 1e-7 * ranks * noise.random() for step in range(7)],
-            "grad_norm": [1.0] * 7,
-            "warmup": 2,
-            "forward_backward_seconds": whole,
-        },
-        "ranks": [
-            {
-                "rank": rank,
-                "coords": {
-                    "pipeline": rank // (tensor * data),
-                    "data": rank // tensor % data,
-                    "tensor": rank % tensor,
-                },
-                "peak_memory_bytes": 3_000_000 + 1000 * rank,
-                "busy_seconds": [value / (1 + ideal) * noise.uniform(0.9, 1) for value in whole],
-                "busy_by_action": {},
-            }
-            for rank in range(ranks)
-        ],
-        "trace": {"iteration": 6, "spans": spans_of(pipeline, point.microbatches, chunks)},
-        "oversubscribed": False,
-        "flops_version": 1,
-        "environment": {
-            "host": "node-1",
-            "device": "cpu",
-            "cpu": "a processor",
-            "threads_per_rank": 1,
-            "cores": 8,
-            "peak_flops_per_rank": PEAK,
-            "peak_source": "measured here: largest of 5 matrix products, 1 thread",
-        },
-        "started": "2026-01-02T03:04:05+00:00",
-        "finished": f"2026-01-02T03:0{5 + launch}:05+00:00",
-    }
-    return Record.model_validate(fields | changes)
-
-
-def spans_of(pipeline, microbatches, chunks):
-    """Forward and backward passes in a plain staircase; only the drawing needs them."""
-    spans = []
-    for chunk in range(chunks):
-        for rank in range(pipeline):
-            for index in range(microbatches):
-                start = 0.001 * (chunk * microbatches + index + rank)
-                later = 0.002 * (microbatches * chunks + chunk * microbatches + index + pipeline - rank)
-                stage = chunk * pipeline + rank
-                place = {"rank": rank, "stage": stage, "microbatch": index}
-                spans.append({**place, "kind": "F", "start": start, "end": start + 0.001})
-                spans.append({**place, "kind": "BW", "start": later, "end": later + 0.002})
-    return spans
-
-
-LAYOUTS = [
-    *(((1, 1, 1), "1f1b", 1), ((1, 1, 2), "1f1b", 1), ((2, 1, 1), "1f1b", 1), ((1, 4, 1), "gpipe", 1)),
-    *(((1, 4, 1), "1f1b", 1), ((1, 2, 1), "interleaved", 2), ((2, 2, 2), "1f1b", 1)),
-]
-
-
-def written(root, *records, revision="abc1234"):
-    """The records as a store gives them back."""
-    for record in records:
-        Store(root).write(record, revision)
-    found, problems = Store(root).read("synthetic")
-    assert problems == []
-    return found
+from suite.report.tables import footnotes, text_table
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +92,23 @@ def test_explain_shows_what_each_number_is_made_of(tmp_path):
     oom = explain(record_of(status="oom", reason="too large", iterations=None))
     assert "oom: too large" in oom
     assert "tokens/s" not in oom
+
+
+def test_explain_lets_bubble_and_memory_be_recomputed():
+    record = record_of((1, 4, 1))
+    text = explain(record)
+    pattern = r"iteration (\d+) +\((\S+)-(\S+)\)/(\S+) = (\S+) %, W of rank (\d)"
+    found = re.findall(pattern, text)
+    assert [int(match[0]) for match in found] == [3, 4, 5, 6, 7]
+    for number, whole, busiest, again, shown, rank in found:
+        work = [one.busy_seconds[int(number) - 1] for one in record.ranks]
+        assert float(whole) == record.iterations.forward_backward_seconds[int(number) - 1]
+        assert float(busiest) == float(again) == max(work) == work[int(rank)]
+        assert float(shown) == pytest.approx(100 * (float(whole) - max(work)) / max(work), rel=1e-3)
+    assert "2.86 MiB on rank 3" in text
+    assert re.findall(r"rank (\d) +(\d+) bytes", text) == [
+        (str(rank), str(3_000_000 + 1000 * rank)) for rank in range(4)
+    ]
 
 
 def test_oversubscribed_points_claim_no_efficiency(tmp_path):
@@ -324,6 +245,54 @@ def test_oversubscribed_everywhere_says_why_nothing_is_claimed(tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "No bubble is claimed" in page
     assert "oversubscribed: 4 ranks x 1 thread on 2 cores; gaps are not bubble" in page
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_points_that_differ_in_many_fields_keep_room_for_bars(tmp_path, monkeypatch):
+    figures = []
+    write = style.Drawn.write
+
+    def kept(drawn, folder):
+        figures.append(drawn)
+        return write(drawn, folder)
+
+    monkeypatch.setattr(style.Drawn, "write", kept)
+    changes = (
+        {},
+        {"model": {"hidden_size": 128}, "measure": {"warmup": 1, "iterations": 2}},
+        {"model": {"hidden_size": 256}, "training": {"recompute": "selective", "learning_rate": 0.00123}},
+        {"model": {"hidden_size": 256, "ffn_hidden_size": 512, "seq_length": 16}, "training": {"seed": 5}},
+    )
+    layouts = (((1, 1, 1), "1f1b", 1), ((1, 2, 1), "interleaved", 2), ((1, 4, 1), "gpipe", 1))
+    records = written(
+        tmp_path / "store", *(record_of(*layout, **dict(change)) for change in changes for layout in layouts)
+    )
+    report = write_report("Mixed", records, [], tmp_path / "out")
+    labels = list(report.table.label)
+    assert len(set(labels)) == len(labels)
+    for label in labels:
+        assert re.search(r"warm-up|iterations|a=4|l=4|V=", label) is None
+    for drawn in figures:
+        figure = drawn.figure
+        assert figure.axes[0].get_position().width > 0.45, drawn.name
+        texts = [figure._suptitle, *figure.legends, *(axes.title for axes in figure.axes)]
+        texts += [text for axes in figure.axes for text in axes.get_yticklabels()]
+        for dpi in (72, 144):  # of the SVG and the PNG
+            figure.set_dpi(dpi)
+            with style.styled():
+                boxes = [text.get_window_extent(FigureCanvasAgg(figure).get_renderer()) for text in texts]
+            assert min(box.x0 for box in boxes) >= 0, drawn.name
+            assert max(box.x1 for box in boxes) <= figure.bbox.width, drawn.name
+
+
+def test_noise_and_unequal_peaks_are_noted(tmp_path):
+    noisy = {"seconds": [1.0, 1.0, 1.0, 1.5, 2.0], "loss": [1.0] * 5, "grad_norm": [1.0] * 5, "warmup": 2}
+    environment = {"peak_flops_per_rank": 1.2 * PEAK, "peak_source": "measured here"}
+    quiet, loud = record_of((1, 1, 2), environment=environment), record_of((1, 2, 1), iterations=noisy)
+    notes = footnotes(summarise(written(tmp_path, quiet, loud)))
+    assert [note.startswith(f"{loud.point_id}: the machine was not quiet: ") for note in notes] == [True, False]
+    assert "from 0.05000 to 0.06000 TFLOP/s per rank" in notes[1]
+    assert footnotes(summarise(written(tmp_path / "quiet", record_of(), record_of((1, 1, 2))))) == []
 
 
 def test_nothing_to_report_is_a_page_that_says_so(tmp_path):

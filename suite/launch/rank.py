@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
-from suite.launch.processes import end_with_parent
+from suite.launch.processes import end_with, end_with_parent
 from suite.launch.samples import collect, rank_samples
 from suite.launch.watchdog import Board, Watchdog, account
 from suite.measure.gemm import measured_peak
@@ -44,7 +44,8 @@ class Place(NamedTuple):
 def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | None:
     """The entry point under the supervisor; rank 0 returns the fields of the record."""
     _take_signals()
-    end_with_parent(supervisor)
+    end_with_parent(os.getppid())  # the server that this was forked from, which ends with the supervisor
+    end_with(supervisor)
     folder = JobFolder(job.folder)
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
@@ -59,7 +60,7 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
 
 
 def _take_signals() -> None:
-    """Take signals as a plain process does, not as the supervisor that this was forked from."""
+    """Take signals as a plain process does, not as the process that this was forked from."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
 

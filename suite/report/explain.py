@@ -15,7 +15,7 @@ from suite.measure.flops import (
 )
 from suite.records.schema import Record
 from suite.records.store import StoredRecord
-from suite.report.metrics import Metrics, check_efficiency, kept_seconds, metrics, point_of
+from suite.report.metrics import Metrics, bubble_terms, check_efficiency, kept_seconds, metrics, point_of
 from suite.report.numbers import memory, percent
 
 
@@ -126,10 +126,21 @@ def _bubble(record: Record, point: Point, found: Metrics) -> Iterator[str]:
         yield f"  ideal             (p-1)/(v m) = ({p}-1)/({v}*{m}) = {100 * found.ideal_bubble:.4g} %"
     if found.measured_bubble is not None:
         yield (
-            f"  {record.source:<17} median of (forward-backward - busiest rank)/busiest rank = "
-            f"{100 * found.measured_bubble:.4g} %"
+            f"  {record.source:<17} median of (forward-backward - W)/W = {100 * found.measured_bubble:.4g} %; "
+            "W is the busiest rank's seconds"
         )
+        warmup = record.iterations.warmup if record.iterations else 0
+        for number, (whole, busiest, rank) in enumerate(bubble_terms(record, point), warmup + 1):
+            bubble = 100 * (whole - busiest) / busiest
+            yield f"    iteration {number:<5} ({whole!r}-{busiest!r})/{busiest!r} = {bubble:.4g} %, W of rank {rank}"
     else:
         why = "oversubscribed" if record.oversubscribed else "the samples do not cover every pipeline rank"
         yield f"  {record.source:<17} none: {why}"
-    yield f"  highest peak      {memory(found.memory_bytes)} on one rank"
+    peaks = [(one.rank, one.peak_memory_bytes) for one in record.ranks or [] if one.peak_memory_bytes is not None]
+    if not peaks:
+        yield "  highest peak      none: no rank's memory is recorded"
+        return
+    highest, size = max(peaks, key=lambda pair: pair[1])
+    yield f"  highest peak      {memory(size)} on rank {highest}, of all ranks:"
+    for number, size in peaks:
+        yield f"    rank {number:<10} {size} bytes = {memory(size)}"

@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from suite.report.style import INK, MUTED, PALETTE, Drawn, lighter, new_figure, styled
+from suite.report.labels import beside_bar, clipped
+from suite.report.style import INK, MUTED, PALETTE, Drawn, legend, lighter, new_figure, styled, title
 from suite.report.summary import Launch, PointRow
 from suite.report.tables import Row, rows
 
@@ -27,7 +28,7 @@ def throughput(table: pd.DataFrame) -> Drawn:
     with styled():
         if not kept:
             return _nothing("throughput", "Throughput", "No point has a throughput.")
-        figure = new_figure(4.2 if many else 1.3 + 0.27 * (len(kept) + 0.6 * _groups(kept)))
+        figure = new_figure(4.2 if many else 1.3 + 0.32 * (len(kept) + 0.6 * _groups(kept)))
         axes = figure.subplots()
         colours = _series(kept)
         if many:
@@ -40,8 +41,8 @@ def throughput(table: pd.DataFrame) -> Drawn:
             _bars(axes, kept, key, colours)
             axes.set_xlabel(unit)
             axes.xaxis.set_major_formatter(_ticks(kept, key))
-        _legend(axes, colours, any(row["oversubscribed"] for row in kept))
-        axes.set_title(f"Throughput by layout (tensor, pipeline, data), {unit}")
+        legend(figure, _patches(colours, any(row["oversubscribed"] for row in kept)))
+        title(figure, f"Throughput by layout (tensor, pipeline, data), {unit}")
     best = max(kept, key=lambda row: row[key])
     return Drawn(
         "throughput",
@@ -73,10 +74,10 @@ def bubble(table: pd.DataFrame) -> Drawn:
             _dots(axes, kept, "bubble_ideal_percent", "bubble_measured_percent", colours)
             axes.axline((0, 0), slope=1, color=MUTED, linewidth=1, linestyle="--")
             axes.set(xlabel="ideal bubble, % of computation", ylabel="bubble, % of the busiest rank's work")
-            _legend(axes, colours, False)
+            legend(figure, _patches(colours, False))
         else:
             _bubble_bars(axes, kept, colours)
-        axes.set_title("Pipeline bubble by schedule: as run, and ideal")
+        title(figure, "Pipeline bubble by schedule: as run, and ideal")
     left_out = len(pipelined) - len(kept)
     return Drawn(
         "bubble",
@@ -88,7 +89,8 @@ def bubble(table: pd.DataFrame) -> Drawn:
             for row in kept[:MOST_LEGEND]
         ),
         "(forward-backward time − busiest rank's work) / busiest rank's work, median of the kept iterations; "
-        "ideal is (p−1)/(v·m)."
+        "ideal is (p−1)/(v·m). Measured differs from ideal where stages or actions are unequal (the head sits on "
+        "the last stage), by message latency, and on a busy machine."
         + (f" {left_out} of {len(pipelined)} pipelined points support no claim." if left_out else ""),
         figure,
     )
@@ -120,8 +122,7 @@ def _loss_figure(name: str, members: Sequence[tuple[str, Launch]], left_out: int
     largest = 0.0
     compare = len(curves) > 1
     with styled():
-        legend = 0.08 * len(curves) if len(curves) <= MOST_LEGEND else 0.0
-        figure = new_figure((4.4 if compare else 2.6) + legend)
+        figure = new_figure(4.6 if compare else 2.8)
         panels = figure.subplots(2 if compare else 1, 1, sharex=True, squeeze=False)[:, 0]
         for number, (label, curve) in enumerate(curves):
             colour = PALETTE[number % len(PALETTE)]
@@ -135,10 +136,11 @@ def _loss_figure(name: str, members: Sequence[tuple[str, Launch]], left_out: int
             panels[1].plot(
                 range(1, len(drawn) + 1), drawn, style, color=colour, linewidth=1.1, marker=".", markersize=4
             )
-        panels[0].set(ylabel="loss", title=f"Loss of {len(curves)} layouts and schedules, same training task")
+        panels[0].set(ylabel="loss")
+        title(figure, f"Loss of {len(curves)} layouts and schedules, same training task")
         panels[-1].set_xlabel("iteration")
         if compare:
-            panels[1].set(ylabel="|loss − first|", title=f"Deviation from {curves[0][0]}")
+            panels[1].set(ylabel="|loss − first|", title=clipped(f"Deviation from {curves[0][0]}", 54))
             if largest > 0:
                 panels[1].set_yscale("log")
             else:
@@ -153,7 +155,7 @@ def _loss_figure(name: str, members: Sequence[tuple[str, Launch]], left_out: int
         for panel in panels:
             panel.grid(axis="y")
         if len(curves) <= MOST_LEGEND:
-            figure.legend(loc="outside lower center", ncols=2, fontsize=7)
+            legend(figure, panels[0].get_lines(), most=2, size=7)
     return Drawn(
         name,
         "Loss",
@@ -239,7 +241,7 @@ def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: dict[str, str]) ->
             fontsize=7.5,
             color=INK,
         )
-    axes.set_yticks(places, [row["label"] for row in ordered])
+    axes.set_yticks(places, _tick_labels(ordered), fontsize=7.5)
     axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)
     axes.margins(x=0.14)
     axes.tick_params(axis="y", length=0)
@@ -266,7 +268,7 @@ def _bubble_bars(axes: Axes, kept: Sequence[Row], colours: dict[str, str]) -> No
                     va="center",
                     fontsize=7,
                 )
-    axes.set_yticks(range(len(kept)), [row["label"] for row in kept])
+    axes.set_yticks(range(len(kept)), _tick_labels(kept), fontsize=7.5)
     axes.set_ylim(len(kept) - 0.5, -0.5)
     axes.set_xlabel("bubble, % of the busiest rank's work")
     axes.margins(x=0.2)
@@ -282,11 +284,15 @@ def _dots(axes: Axes, kept: Sequence[Row], x: str, y: str, colours: dict[str, st
     axes.grid()
 
 
-def _legend(axes: Axes, colours: dict[str, str], crowded: bool) -> None:
+def _tick_labels(kept: Sequence[Row]) -> list[str]:
+    return [beside_bar(row["label"], f"{row['layout']} {row['schedule_label']}") for row in kept]
+
+
+def _patches(colours: dict[str, str], crowded: bool) -> list[Patch]:
     handles = [Patch(color=colour, label=name) for name, colour in list(colours.items())[:MOST_LEGEND]]
     if crowded:
         handles.append(Patch(facecolor="white", edgecolor=MUTED, hatch="////", label="oversubscribed"))
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return handles
 
 
 def _percent(value: float | None) -> str:

@@ -162,20 +162,29 @@ def measured_bubble(record: Record, point: Point) -> float | None:
 
     None where the samples do not cover every pipeline rank in every kept iteration.
     """
+    terms = bubble_terms(record, point)
+    return median((whole - busiest) / busiest for whole, busiest, _ in terms) if terms else None
+
+
+def bubble_terms(record: Record, point: Point) -> list[tuple[float, float, int]]:
+    """Of every kept iteration: forward-backward seconds, the busiest rank's seconds, and that rank.
+
+    Empty where the samples do not cover every pipeline rank in every kept iteration.
+    """
     timed = record.iterations
     if timed is None or timed.forward_backward_seconds is None or not record.ranks:
-        return None
+        return []
     seen = {rank.coords.get("pipeline") for rank in record.ranks}
     lengths = {len(rank.busy_seconds) for rank in record.ranks} | {len(timed.forward_backward_seconds)}
     if seen != set(range(point.parallel.pipeline)) or lengths != {len(timed.seconds)}:
-        return None
-    bubbles = []
+        return []
+    terms = []
     for index in range(timed.warmup, len(timed.seconds)):
-        busiest = max(rank.busy_seconds[index] for rank in record.ranks)
-        if not busiest > 0:
-            return None
-        bubbles.append((timed.forward_backward_seconds[index] - busiest) / busiest)
-    return median(bubbles) if bubbles else None
+        busiest = max(record.ranks, key=lambda rank: rank.busy_seconds[index])
+        if not busiest.busy_seconds[index] > 0:
+            return []
+        terms.append((timed.forward_backward_seconds[index], busiest.busy_seconds[index], busiest.rank))
+    return terms
 
 
 def check_efficiency(named: Sequence[tuple[str, Metrics]]) -> None:

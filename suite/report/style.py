@@ -1,12 +1,16 @@
 """How the report's figures look, and how they are written so that the same records give the same bytes."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+
+from suite.report.labels import wrapped
 
 WIDTH = 6.4  # inches
 INK = "#1f2933"
@@ -21,8 +25,13 @@ KIND_NAMES = {
     "R": "recomputation",
 }
 
+_TITLE = 70  # characters of a title's line
+_CHARACTER = 0.62  # a character's width and a legend column's handle and gaps, in units of the font's size
+_HANDLE = 5.5
+
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.hinting": "none",  # hinted text is wider at some resolutions than where it was laid out
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
     "axes.titlesize": 10,
@@ -78,6 +87,24 @@ class Drawn:
 def new_figure(height: float) -> Figure:
     """An empty figure of the report's width; draw inside `styled()`."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def title(figure: Figure, text: str) -> None:
+    """A title from the figure's left edge, broken into lines that fit; the figure grows by them."""
+    lines = wrapped(text, _TITLE)
+    figure.suptitle(lines, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    figure.set_figheight(figure.get_figheight() + 0.16 * lines.count("\n"))
+
+
+def legend(figure: Figure, handles: Sequence[Artist], most: int = 5, size: float = 8) -> None:
+    """A legend below, in as many columns as fit the figure's width; the figure grows by further lines."""
+    room = 0.97 * 72 * WIDTH / size  # in units of the font's size
+    names = [wrapped(str(handle.get_label()), int((room - _HANDLE) / _CHARACTER)) for handle in handles]
+    widest = max((len(line) for name in names for line in name.split("\n")), default=1)
+    columns = max(1, min(most, int(room / (_CHARACTER * widest + _HANDLE))))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=size)
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure.set_figheight(figure.get_figheight() + 1.45 * size / 72 * max(0, -(-lines // columns) - 1))
 
 
 def styled() -> Any:

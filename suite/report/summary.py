@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from suite.experiment.point import Point
 from suite.records.frame import frame
 from suite.records.store import SOURCES, Problem, StoredRecord
+from suite.report.labels import labels
 from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics, point_of
 from suite.report.storage import storage
 
@@ -165,12 +166,12 @@ def summary_of(rows: Sequence[PointRow]) -> pd.DataFrame:
     shown = varying(rows)
     for path, heading in shown.items():
         table[VARYING_PREFIX + heading] = _column(rows, path)
-    labels = []
-    for index, row in enumerate(rows):
-        point = row.best.point
-        values = [f"{heading}={table[VARYING_PREFIX + heading].iloc[index]}" for heading in shown.values()]
-        labels.append(" ".join([point.layout, point.schedule_label, *values]))
-    table["label"] = labels
+    told = {
+        heading: list(table[VARYING_PREFIX + heading])
+        for path, heading in shown.items()
+        if not path.startswith("measure.")
+    }
+    table["label"] = labels([row.best.point for row in rows], told)
     return table
 
 

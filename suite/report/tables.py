@@ -289,11 +289,35 @@ def footnotes(table: pd.DataFrame) -> list[str]:
             notes.setdefault(OVERSUBSCRIBED, []).append(row["point_id"])
         elif not absent(row["note"]):
             notes.setdefault(row["note"], []).append(row["point_id"])
-    return [f"{', '.join(points)}: {note}" for note, points in notes.items()]
+    for row in rows(table):
+        if any(not absent(row[key]) and row[key] > NOISY for key in ("spread_percent", "launch_spread_percent")):
+            notes.setdefault(NOT_QUIET, []).append(row["point_id"])
+    return [*(f"{', '.join(points)}: {note}" for note, points in notes.items()), *_peaks_apart(table)]
+
+
+def _peaks_apart(table: pd.DataFrame) -> list[str]:
+    """A note for each precision whose points are held against peaks that differ."""
+    notes = []
+    for precision, peaks in table.groupby("precision")["peak_tflops_per_rank"]:
+        low, high = peaks.min(), peaks.max()
+        if high > low * (1 + NOISY / 100):
+            notes.append(
+                f"{precision}: the points' peaks differ by more than {NOISY:g}% (from {significant(low, 4)} to "
+                f"{significant(high, 4)} TFLOP/s per rank), so percentages of peak of different rows compare peaks "
+                "as much as speed"
+            )
+    return notes
 
 
 OVERSUBSCRIBED = (
     "oversubscribed: ranks share cores or devices and wait for each other; no bubble or percentage is claimed"
+)
+
+
+NOISY = 10.0  # percent
+NOT_QUIET = (
+    f"the machine was not quiet: iteration times, or the launches' medians, spread by more than {NOISY:g}%, so "
+    "small differences between these points and others mean nothing"
 )
 
 

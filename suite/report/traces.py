@@ -14,9 +14,11 @@ from suite.report.style import (
     MUTED,
     WIDTH,
     Drawn,
+    legend,
     lighter,
     new_figure,
     styled,
+    title,
 )
 from suite.report.summary import Launch, PointRow
 
@@ -92,11 +94,11 @@ def _timeline(name: str, launch: Launch, trace: Trace) -> Drawn:
         axes.set_yticks(range(len(ranks)), [str(index) for index in range(len(ranks))])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        _legend(axes, kinds, point.schedule.chunks)
-        title = f"{record.source}: {where}"
+        legend(figure, _kind_patches(kinds, point.schedule.chunks))
+        heading = f"{record.source}: {where}"
         if record.oversubscribed:
-            title += f"\noversubscribed: {crowding(launch)}; gaps are not bubble"
-        axes.set_title(title)
+            heading += f"\noversubscribed: {crowding(launch)}; gaps are not bubble"
+        title(figure, heading)
     claim = "Gaps are not bubble: the ranks waited for each other." if record.oversubscribed else "Gaps are idle time."
     return Drawn(
         name,
@@ -136,8 +138,8 @@ def _microbatches(axes: Axes, spans: Sequence[TraceSpan], ranks: Sequence[int], 
             )
 
 
-def _legend(axes: Axes, kinds: Sequence[str], chunks: int) -> None:
+def _kind_patches(kinds: Sequence[str], chunks: int) -> list[Patch]:
     handles = [Patch(color=KIND_COLOURS[kind], label=f"{kind}, {KIND_NAMES[kind]}") for kind in kinds]
     if chunks > 1:
         handles.append(Patch(color=lighter(MUTED), label="lighter: odd chunk"))
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=5)
+    return handles
