@@ -45,7 +45,7 @@ def test_a_stopped_rank_is_named_with_its_action_and_the_message_others_wait_for
     states = [line for line in lines if line.startswith("rank ") and " s" in line and "Stalled" not in line]
     assert states[0].startswith("rank 1: ")
     assert states[1].startswith("rank 0: ")
-    assert "rank 0: Stalled: got no further for more than 2 s" in lines[0]
+    assert "rank 0: Stalled: got no further within the limit (measure.stall_seconds=2)" in lines[0]
 
 
 def _wait_for(find, seconds=120):

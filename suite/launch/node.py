@@ -1,10 +1,8 @@
 """What runs on each node: one submitit task that starts the node's ranks, watches them, and writes the record."""
 
 import logging
-import multiprocessing
 import os
 import traceback
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +39,11 @@ def _host(job: Job) -> dict[str, Any]:
 def _launch(job: Job, started: str) -> Record:
     """Prove the schedule, run the ranks under torch's elastic agent, and make the record."""
     parallel = job.point.parallel
-    _prepare_devices(job)
-    _start_rank_server(job)
     lowered = prove(generate(job.point.schedule, parallel.pipeline, job.point.microbatches)).lowered
+    _prepare_devices(job)
     # It would log a failed rank, which is in the record, with a formatter that takes seconds to import.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    # Imported only here, while the rank server imports it, too.
+    # Imported only here: the ranks are forked, so that they find all of it imported.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -54,6 +51,11 @@ def _launch(job: Job, started: str) -> Record:
     from suite.launch.rank import run_rank
     from suite.launch.watchdog import Board
 
+    # Seconds to import, once here instead of in every rank.
+    if job.point.checkpoint.every or job.point.checkpoint.load:
+        import suite.training.checkpoint
+    if parallel.sharding == "zero3":
+        import suite.parallel.fully_sharded  # noqa: F401
     folder = JobFolder(job.folder)
     Board.create(folder.board, parallel.ranks)
     config = LaunchConfig(
@@ -66,7 +68,7 @@ def _launch(job: Job, started: str) -> Record:
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
-        start_method="forkserver",
+        start_method="fork",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder.logs), redirects=Std.ALL),
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
@@ -79,21 +81,6 @@ def _launch(job: Job, started: str) -> Record:
     fields = results[0]
     fields["environment"] = {**_host(job), **fields["environment"]}
     return job.record("ok", None, started, flops_version=FLOPS_VERSION, **fields)
-
-
-def _start_rank_server(job: Job) -> None:
-    """Start the process that ranks are forked from, with all that a rank imports.
-
-    Ranks are not forked from this process: it runs threads by then (the rendezvous' store), and a rank that is forked
-    while one of them holds a lock of the C library waits for that lock for ever.
-    """
-    modules = ["suite.launch.rank"]
-    if job.point.checkpoint.every or job.point.checkpoint.load:
-        modules.append("suite.training.checkpoint")
-    if job.point.parallel.sharding == "zero3":
-        modules.append("suite.parallel.fully_sharded")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
-    forkserver.ensure_running()
 
 
 def _prepare_devices(job: Job) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
-from suite.launch.processes import end_with, end_with_parent
+from suite.launch.processes import end_with_parent
 from suite.launch.samples import collect, rank_samples
 from suite.launch.watchdog import Board, Watchdog, account
 from suite.measure.gemm import measured_peak
@@ -44,8 +44,7 @@ class Place(NamedTuple):
 def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | None:
     """The entry point under the supervisor; rank 0 returns the fields of the record."""
     _take_signals()
-    end_with_parent(os.getppid())  # the server that this was forked from, which ends with the supervisor
-    end_with(supervisor)
+    end_with_parent(supervisor)
     folder = JobFolder(job.folder)
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
@@ -60,7 +59,7 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
 
 
 def _take_signals() -> None:
-    """Take signals as a plain process does, not as the process that this was forked from."""
+    """Take signals as a plain process does, not as the supervisor that this was forked from."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
 
@@ -84,6 +83,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         backend = "nccl" if place.device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
         dist.init_process_group(backend, timeout=timeout)
+    board.note_phase("building the model")
     placement = lowered.schedule.placement[0]
     topology = build_topology(parallel, place.device.type, placement[0], placement[-1])
     peak = _peak(job, place)
@@ -113,7 +113,7 @@ def _watch(job: Job, lowered: Lowered, folder: JobFolder, rank: int) -> Board:
     def stalled(notes: list[tuple[int, float]], now: float) -> None:
         limit = job.point.measure.stall_seconds
         text = account(notes, lowered, job.point.parallel, now)
-        message = f"got no further for more than {limit:g} s (measure.stall_seconds); the state of every rank:\n{text}"
+        message = f"got no further within the limit (measure.stall_seconds={limit:g}); the state of every rank:\n{text}"
         folder.report_error(
             rank, {"time": time.time(), "kind": "Stalled", "message": message, "traceback": "", "vanished": []}
         )

@@ -18,6 +18,7 @@ from suite.pipeline.lowering import Lowered, Op
 
 _NOTE = struct.Struct("qd")  # what a rank is at, and since when (the host's monotonic clock)
 EXIT_STALLED = 86
+START_SECONDS = 180.0  # in which a rank joins the others; one forked at a bad moment never does
 
 
 class Board:
@@ -84,6 +85,7 @@ class Watchdog(threading.Thread):
         while True:
             time.sleep(min(1.0, self.limit / 10))
             notes, now = self.board.read(), time.monotonic()
-            if now - notes[self.board.rank][1] > self.limit:
+            code, since = notes[self.board.rank]
+            if now - since > (min(self.limit, START_SECONDS) if code == -1 else self.limit):
                 self.stalled(notes, now)
                 os._exit(EXIT_STALLED)

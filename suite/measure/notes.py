@@ -4,6 +4,7 @@ from typing import Protocol
 
 PHASES = (
     "starting up",
+    "building the model",
     "preparing the microbatches",
     "waiting for the reduction of gradients",
     "reducing the loss and the gradient norm",
