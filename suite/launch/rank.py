@@ -84,8 +84,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
         dist.init_process_group(backend, timeout=timeout)
     board.note_phase("building the model")
-    placement = lowered.schedule.placement[0]
-    topology = build_topology(parallel, place.device.type, placement[0], placement[-1])
+    topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
     peak = _peak(job, place)
     step = TrainingStep(job.point, lowered, topology, place.device, board)
     agree(topology.world, _facts(job, step))

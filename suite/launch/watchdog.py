@@ -54,12 +54,10 @@ def describe(code: int, ops: tuple[Op, ...], lowered: Lowered) -> str:
     if code < 0:
         return PHASES[-1 - code]
     op = ops[code // 2]
-    if op.message:
+    if op.action is None:
         return f"to {op.kind} the {op.message}"
-    assert op.action
-    message = lowered.inputs.get(op.action)
-    if code % 2 == 0 and message:
-        return f"{op.action}, waiting for the {message}"
+    if code % 2 == 0 and op.message:
+        return f"{op.action}, waiting for the {op.message}"
     return f"in {op.action}"
 
 

@@ -103,9 +103,7 @@ class Graph:
             WEIGHT_GRADIENT: [(INPUT_GRADIENT, stage)],
         }.get(kind, [(FORWARD, stage), (INPUT_GRADIENT, stage + 1)])
         names = [Action(k, s, *rest) for k, s in expected]
-        return [
-            name if n == MISSING else self.actions[n] for name, n in zip(names, self.needs[number], strict=False)
-        ]
+        return [name if n == MISSING else self.actions[n] for name, n in zip(names, self.needs[number], strict=False)]
 
     @cached_property
     def order(self) -> list[int]:
@@ -114,7 +112,7 @@ class Graph:
         Raises:
             ScheduleError: the programs deadlock; the message names the first action that cannot run.
         """
-        needs, ranks, first = self.needs, self.rank, self.first
+        needs, first = self.needs, self.first
         waiting: dict[int, int] = {}  # a missing action -> the rank that waits for it
         order: list[int] = []
         done = bytearray(len(self.actions) + 1)  # the last byte is that of MISSING, which is never done

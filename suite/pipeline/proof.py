@@ -1,6 +1,7 @@
 """The proof that a schedule may run: complete, placed, free of deadlock, with its peak of live activations."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from suite.pipeline.graph import MISSING, Graph
 from suite.pipeline.lowering import KINDS, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
@@ -78,9 +79,7 @@ def _complete(graph: Graph, forward_only: bool) -> None:
             if found not in allowed:
                 wanted = "left out" if forward_only else "either one BW or one B and one W"
                 numbers = "{:d} BW, {:d} B and {:d} W".format(*found)
-                raise ScheduleError(
-                    f"the backward of stage {stage}, microbatch {i} must be {wanted}; found {numbers}"
-                )
+                raise ScheduleError(f"the backward of stage {stage}, microbatch {i} must be {wanted}; found {numbers}")
     if len(used) < schedule.replicas and not forward_only:
         idle = min(set(range(schedule.replicas)) - used)
         raise ScheduleError(
@@ -150,7 +149,7 @@ def prove_messages(lowered: Lowered) -> None:
                     if not arrived:
                         blockers[rank] = message
                         break
-                if kind == RECEIVE or kind == SEND:
+                if kind in (RECEIVE, SEND):
                     mine[peer] += 1
                     if blockers[peer] == message:
                         blockers[peer] = MISSING
@@ -177,7 +176,7 @@ def _reductions_agree(lowered: Lowered) -> None:
     order = [[actions[code // KINDS].stage for code in codes if code % KINDS == REDUCE] for codes in lowered.codes]
     for stage in range(schedule.virtual_stages):
         hosts = sorted({row[stage] for row in schedule.placement})
-        for one, other in zip(hosts, hosts[1:], strict=False):
+        for one, other in pairwise(hosts):
             mine, theirs = ([s for s in order[rank] if s in order[peer]] for rank, peer in ((one, other), (other, one)))
             if mine != theirs or stage not in mine:
                 raise ScheduleError(f"ranks {one} and {other} do not agree on the order of their reductions")
@@ -191,7 +190,7 @@ def _places(lowered: Lowered) -> list[int]:
         by_peer: dict[int, list[int]] = {}
         for code in codes:
             kind = code % KINDS
-            if kind == RECEIVE or kind == SEND:
+            if kind in (RECEIVE, SEND):
                 message = code // KINDS
                 by_peer.setdefault(destinations[message] if sources[message] == rank else sources[message], []).append(
                     message

@@ -126,9 +126,7 @@ class Timeline:
     @property
     def bubble_span(self) -> float:
         """Idle time that iterations chained without a barrier pay: the largest gap inside one rank's own span."""
-        return max(
-            spans[-1].end - spans[0].start - work for spans, work in zip(self.ranks, self._works, strict=True)
-        )
+        return max(spans[-1].end - spans[0].start - work for spans, work in zip(self.ranks, self._works, strict=True))
 
     @property
     def bubble_over_ideal(self) -> float:
@@ -242,8 +240,9 @@ def critical_path(schedule: Schedule, times: Timeline) -> list[Span]:
     while True:
         rank, start = spans[number].rank, spans[number].start
         before = [number - 1] if number > graph.first[rank] else []
+        arrival = arrivals.get(spans[number].action)
         ready = {
-            other: spans[other].end if graph.rank[other] == rank else arrivals.get(spans[number].action, spans[other].end)
+            other: spans[other].end if arrival is None or graph.rank[other] == rank else arrival
             for other in (*before, *graph.needs[number])
         }
         if start <= 0 or not ready:

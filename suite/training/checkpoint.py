@@ -194,7 +194,7 @@ class Checkpoints:
                     whole = flat.values.new_zeros(flat.values.numel(), dtype=parts[0].dtype)
                     for bucket, part in zip(flat.buckets, parts, strict=True):
                         if gather:
-                            whole[bucket.place] = self.step.topology.data.all_gather(part)
+                            whole[bucket.place] = flat.group.all_gather(part)
                 wholes.append(_Whole(flat, kind, list(parts), whole))
         return wholes
 
@@ -205,7 +205,7 @@ class Checkpoints:
         for whole in wholes:
             for parameter in whole.flat.parameters:
                 spec = parameter.spec
-                first = topology.data.index == 0 and (spec.shard is not None or topology.tensor.index == 0)
+                first = whole.flat.group.index == 0 and (spec.shard is not None or topology.tensor.index == 0)
                 if not writing or (first and not parameter.shared):
                     shard = whole.tensor[whole.flat.places[parameter]].view_as(parameter)
                     boxes[f"{spec.name}/{whole.kind}"] = _box(spec, shard, topology.tensor)
