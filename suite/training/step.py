@@ -1,8 +1,9 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -49,17 +50,20 @@ class WaitTime:
 
 @dataclass(frozen=True)
 class IterationSamples:
-    """What one rank saw of one iteration. `loss` and `grad_norm` are global; times are this rank's seconds."""
+    """What one rank saw of one iteration. Times are this rank's seconds.
 
-    loss: float
-    grad_norm: float
+    `loss` and `grad_norm` are global, and None where nothing was computed.
+    """
+
     seconds: float
     busy_by_action: dict[str, float]
-    reduction_wait: float
-    optimizer: float
     actions: list[ActionTime]
     waits: list[WaitTime]
-    reductions: list[Reduction]
+    loss: float | None = None
+    grad_norm: float | None = None
+    reduction_wait: float = 0.0
+    optimizer: float = 0.0
+    reductions: list[Reduction] = field(default_factory=list)
 
 
 class TrainingStep:
@@ -93,10 +97,7 @@ class TrainingStep:
             deferred.accumulated = self.reducer.accumulated
         self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
         self.clock = clock_for(device)
-        rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
-        shape = (rows, point.training.microbatch, point.model.hidden_size)
-        whole = point.parallel.scatter_gather and not point.parallel.sequence
-        self.transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if whole else ALONE)
+        self.transport = message_transport(point, topology, device)
         self.worker = ModelWorker(
             self.stages,
             schedule.virtual_stages - 1,
@@ -168,24 +169,36 @@ class TrainingStep:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         end = perf_counter()
-        marks = self.clock.seconds()
-        actions = [
-            ActionTime(kind, stage, microbatch, replica, marks[ran.start], marks[ran.end])
-            for ran in self.engine.executed
-            for kind, stage, microbatch, _, replica in [ran.action]
-        ]
-        waits = [WaitTime(str(one.message), marks[one.start], marks[one.end]) for one in self.engine.waited]
-        return IterationSamples(
+        return samples_of(
+            self.engine,
+            self.clock.seconds(),
             loss=loss,
             grad_norm=norm,
             seconds=end - begin,
-            busy_by_action=self.engine.busy_seconds(marks),
             reduction_wait=self.reduction_wait,
             optimizer=end - update,
-            actions=actions,
-            waits=waits,
             reductions=self.reducer.reductions,
         )
+
+
+def message_transport(point: Point, topology: Topology, device: torch.device) -> Transport:
+    """What carries this rank's pipeline messages: activations of one microbatch, and gradients of the same shape."""
+    rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
+    shape = (rows, point.training.microbatch, point.model.hidden_size)
+    shared = point.parallel.scatter_gather and not point.parallel.sequence
+    dtype = DTYPES[point.training.precision]
+    return Transport(topology.pipeline, shape, dtype, device, topology.tensor if shared else ALONE)
+
+
+def samples_of(engine: Engine, marks: list[float], **fields: Any) -> IterationSamples:
+    """The samples of the iteration that the engine has run, with the marks of its clock."""
+    actions = [
+        ActionTime(kind, stage, microbatch, replica, marks[ran.start], marks[ran.end])
+        for ran in engine.executed
+        for kind, stage, microbatch, _, replica in [ran.action]
+    ]
+    waits = [WaitTime(str(one.message), marks[one.start], marks[one.end]) for one in engine.waited]
+    return IterationSamples(busy_by_action=engine.busy_seconds(marks), actions=actions, waits=waits, **fields)
 
 
 def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype) -> Sequence[Buffer]:
