@@ -137,6 +137,8 @@ def run(
         print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
     for planned in work.invalid:
         print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
+    for point, why in work.elsewhere:
+        print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
     if not expansion.valid:
         _refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
     if not as_json:

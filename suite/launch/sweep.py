@@ -1,6 +1,7 @@
 """A sweep on this machine: which launches are missing, and running them one after another."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from suite.experiment.cluster import Cluster
 from suite.experiment.expansion import Planned
 from suite.experiment.point import Point
+from suite.launch.inputs import Inputs
 from suite.launch.job import Job, JobFolder, now
 from suite.launch.local import LocalJob
 from suite.measure.provenance import host_environment, revision
@@ -36,6 +38,7 @@ class Todo:
     missing: list[tuple[Point, int]]  # a point and how many launches it lacks
     present: list[Point]
     invalid: list[Planned]
+    elsewhere: list[tuple[Point, str]]  # a point that is missing though it has records, and what those were measured on
 
     @property
     def launches(self) -> int:
@@ -44,25 +47,28 @@ class Todo:
 
 
 def todo(points: Sequence[Planned], records: Sequence[StoredRecord], fresh: bool) -> Todo:
-    """A point is present when its launches are there with status ok, whatever the revision.
+    """A point is present when its launches are there with status ok, whatever the revision, on the files that it names.
 
     `fresh` measures every point again.
     """
-    found: dict[str, int] = {}
+    found: dict[str, list[StoredRecord]] = defaultdict(list)
     for record in records:
         if record.status == "ok" and not fresh:
-            found[record.point_id] = found.get(record.point_id, 0) + 1
-    missing, present, invalid = [], [], []
+            found[record.point_id].append(record)
+    inputs = Inputs()
+    work = Todo([], [], [], [])
     for planned in points:
         if planned.point is None or planned.reasons:
-            invalid.append(planned)
+            work.invalid.append(planned)
             continue
-        lacking = planned.point.measure.launches - found.get(planned.point.id, 0)
-        if lacking > 0:
-            missing.append((planned.point, lacking))
-        else:
-            present.append(planned.point)
-    return Todo(missing, present, invalid)
+        others = [inputs.other(record, planned.point) for record in found[planned.point.id]]
+        lacking = planned.point.measure.launches - others.count(None)
+        if lacking <= 0:
+            work.present.append(planned.point)
+            continue
+        work.missing.append((planned.point, lacking))
+        work.elsewhere.extend([(planned.point, why) for why in others if why][:1])
+    return work
 
 
 @dataclass(frozen=True)
