@@ -1,7 +1,6 @@
 """The front door: parses, calls, prints."""
 
 import json
-import signal
 import sys
 import threading
 from enum import StrEnum
@@ -23,6 +22,7 @@ from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
 from suite.experiment.point import Schedule
 from suite.experiment.spec import Experiment
+from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
 
 DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -69,7 +69,7 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 def main() -> None:
     """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal interrupts, as Ctrl-C does
+        take_interrupts()
     try:
         app()
     except BadInput as error:

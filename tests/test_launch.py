@@ -420,6 +420,8 @@ def test_an_interrupt_ends_what_runs_keeps_what_is_there_and_running_again_compl
         running = Running(tmp_path, "long", done=1)
         assert len(running.ranks) == 2
         os.killpg(front.pid, signal.SIGINT)  # as the terminal does: to every process of the group
+        time.sleep(0.03)
+        os.killpg(front.pid, signal.SIGINT)  # an impatient second one, while the launch is being ended
     finally:
         code, text = _end(front)
     assert running.ended()

@@ -33,10 +33,19 @@ class Job:
         return f"{self.experiment}-{self.point.id}-{self.launch}"
 
     @property
+    def point_folder(self) -> Path:
+        """Where the point's records are."""
+        return self.store / self.experiment / self.scale / self.source / self.point.id
+
+    @property
     def folder(self) -> Path:
         """Where this launch keeps logs, progress and errors."""
-        point = self.store / self.experiment / self.scale / self.source / self.point.id
-        return point / "jobs" / f"{self.revision}-{self.launch}"
+        return self.point_folder / "jobs" / f"{self.revision}-{self.launch}"
+
+    @property
+    def record_file(self) -> Path:
+        """Where this launch's record goes, unless a foreign file has the name."""
+        return self.point_folder / f"{self.revision}-{self.launch}.json"
 
     def description(self) -> dict[str, Any]:
         """The job in plain values."""

@@ -13,6 +13,7 @@ from suite.experiment.point import Point
 from suite.launch.inputs import Inputs
 from suite.launch.job import Job, JobFolder, now
 from suite.launch.local import LocalJob
+from suite.launch.processes import uninterrupted
 from suite.measure.provenance import host_environment, revision
 from suite.records.schema import Record
 from suite.records.store import Store, StoredRecord, load
@@ -118,21 +119,25 @@ class LocalSweep:
         started = now()
         watcher.start(job)
         running = LocalJob(job)
-        seen = 0
+        seen, stalled = 0, None
         try:
             running.start()
             for _ in running.wait():
                 for samples in running.folder.progress(seen):
                     seen += 1
                     watcher.iteration(job, samples)
+                if stalled := running.stalled():
+                    running.cancel()
+                    break
         except KeyboardInterrupt:
-            running.cancel()
-            if running.record_path() is None:
-                job.write(job.record("cancelled", "interrupted", started, environment=host_environment()))
+            with uninterrupted():
+                running.cancel()
+                if running.record_path() is None:
+                    job.write(job.record("cancelled", "interrupted", started, environment=host_environment()))
             raise
         path = running.record_path()
         if path is None:
-            reason = running.why_no_record()
+            reason = stalled or running.why_no_record()
             path = job.write(job.record("failed", reason, started, environment=host_environment()))
         record = load(path, path.relative_to(job.store))
         if isinstance(record, str):
