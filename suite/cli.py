@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Run every point that is missing; each launch leaves one record."""
     from suite.console import first_line, out, styled
-    from suite.console import label as job_label
+    from suite.console import label as point_label
     from suite.launch.sweep import todo
     from suite.records.store import Store
 
@@ -168,7 +168,7 @@ def run(
         )
     elif failed:
         for job, record in failed:
-            out.print(f"{styled(record.status)} {job_label(job)}: {first_line(record.reason)}")
+            out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
         out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
     raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
 
@@ -232,7 +232,7 @@ def status(
     as_json: AsJson = False,
     results: Results = None,
 ) -> None:
-    """Show where each point of a sweep stands: ok, running, missing, failed and why."""
+    """Show where each point of a sweep stands: ok, starting, running, missing, failed and why."""
     from suite.console import out, status_table
     from suite.launch.status import states
     from suite.records.store import read_stores
@@ -247,7 +247,7 @@ def status(
         out.print(status_table(rows))
         for problem in problems:
             out.print(f"skipped {problem.file}: {problem.reason}")
-    bad = any(one.state not in ("ok", "running", "missing") for one in rows)
+    bad = any(one.state not in ("ok", "starting", "running", "missing") for one in rows)
     raise typer.Exit(SOME_FAILED if bad else DONE)
 
 

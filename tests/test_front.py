@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from layouts import point
@@ -14,14 +16,13 @@ from suite.launch import local, sweep
 from suite.launch.job import JobFolder
 from suite.launch.local import LocalJob
 from suite.launch.processes import take_interrupts, uninterrupted
+from suite.launch.status import states
 from suite.launch.sweep import LocalSweep, Todo
 from suite.launch.watchdog import FRONT_LATER, START_SECONDS, Board
 from suite.records.store import Store
 
 POINT = point((1, 2, 1), measure={"stall_seconds": 5.0})
-WATCHER = SimpleNamespace(
-    start=lambda job: None, iteration=lambda job, samples: None, end=lambda job, record: None
-)  # fmt: skip
+WATCHER = SimpleNamespace(start=lambda job: None, iteration=lambda *_: None, end=lambda *_: None)
 
 
 class NothingStarted(LocalJob):
@@ -36,12 +37,12 @@ class NothingStarted(LocalJob):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs launches of one point, as a given kind of job; returns their records."""
+    """Runs launches of one point, as a given kind of job; returns the point's records."""
 
-    def launched(kind: type[LocalJob], count: int = 1):
+    def launched(kind: type[LocalJob], count: int = 1, watcher: Any = WATCHER):
         monkeypatch.setattr(sweep, "LocalJob", kind)
         work = LocalSweep("one", "laptop", tmp_path, lambda name: Cluster(name=name, max_ranks=4))
-        list(work.run(Todo([(POINT, count)], [], [], []), WATCHER))
+        list(work.run(Todo([(POINT, count)], [], [], []), watcher))
         records, problems = Store(tmp_path).read("one")
         assert problems == []
         return records
@@ -113,6 +114,51 @@ def test_a_launch_whose_folder_was_deleted_keeps_the_one_record_of_its_node(run)
 
     (record,) = run(Deleted)
     assert record.reason == "the node's word"
+
+
+def test_a_point_that_another_sweep_measures_is_left_to_it(run, tmp_path):
+    class Measured(NothingStarted):
+        def start(self) -> None:
+            self.job.write(self.job.record("ok", None, "2026-01-01T00:00:00+00:00"))
+            self.folder.note_controller(ended.pid)
+
+    class MeasuredMeanwhile(Measured):
+        def start(self) -> None:
+            super().start()
+            other = self.job.record("ok", None, "2026-01-01T00:00:00+00:00")
+            Store(self.job.store).write(other, "other")
+
+    left = []
+    watcher = SimpleNamespace(**vars(WATCHER), skip=lambda point, launches, why: left.append((launches, why)))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert len(run(Measured, 2, watcher)) == 2
+    assert left == []
+    assert len(run(MeasuredMeanwhile, 2, watcher)) == 4
+    assert left == [(1, "another sweep has measured it since this one began")]
+    (job, *_) = tmp_path.rglob("jobs/*")
+    JobFolder(job).note_controller(os.getpid())
+    assert len(run(Measured, 3, watcher)) == 4
+    assert left[1][0] == 3
+    assert left[1][1].startswith(f"another sweep is measuring it (process {os.getpid()},")
+    process, started = (job / "controller").read_text().split()
+    (job / "controller").write_text(f"{process} {int(started) - 1}")  # an earlier process with the same id
+    assert len(run(Measured, 1, watcher)) == 5
+
+
+def test_a_launch_is_starting_until_its_first_iteration(tmp_path):
+    planned = SimpleNamespace(point=POINT, point_id=POINT.id, reasons=[])
+    job = JobFolder(tmp_path / POINT.id / "jobs" / "abc-0")
+
+    def state() -> tuple[str, int | None]:
+        (one,) = states([planned], [], [tmp_path])
+        return one.state, one.iterations
+
+    assert state() == ("missing", None)
+    assert job.claim({})
+    assert state() == ("starting", 0)
+    job.progress_file.write_text('{"iteration": 0}\n')
+    assert state() == ("running", 1)
 
 
 def test_requests_to_end_are_interrupts_and_none_comes_while_cancelling():

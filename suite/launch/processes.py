@@ -37,11 +37,22 @@ def uninterrupted() -> Iterator[None]:
 
 def alive(process: int) -> bool:
     """Whether the process is there and is more than a zombie."""
+    fields = _fields(process)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def stamp(process: int) -> str:
+    """The process's id and when it started, which no later process with the same id shares."""
+    fields = _fields(process)
+    return f"{process} {fields[19]}" if fields else str(process)
+
+
+def _fields(process: int) -> list[str]:
+    """What the kernel tells of a process, from its state on (proc(5), field 3 of `stat`); empty where it is gone."""
     try:
-        status = Path(f"/proc/{process}/stat").read_text()
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[-1].split()
     except OSError:
-        return False
-    return status.rsplit(")", 1)[-1].split()[0] not in "ZX"
+        return []
 
 
 def end_with_parent(parent: int) -> None:

@@ -1,5 +1,7 @@
 """A sweep on this machine: which launches are missing, and running them one after another."""
 
+import contextlib
+import fcntl
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +13,7 @@ from suite.experiment.cluster import Cluster
 from suite.experiment.expansion import Planned
 from suite.experiment.point import Point
 from suite.launch.inputs import Inputs
-from suite.launch.job import Job, JobFolder, now
+from suite.launch.job import Job, JobFolder, live_job, now
 from suite.launch.local import LocalJob
 from suite.launch.processes import uninterrupted
 from suite.measure.provenance import host_environment, revision
@@ -24,6 +26,9 @@ class Watcher(Protocol):
 
     def start(self, job: Job) -> None:
         """A launch begins."""
+
+    def skip(self, point: Point, launches: int, why: str) -> None:
+        """Launches of a point are left out: another sweep measures it."""
 
     def iteration(self, job: Job, samples: dict[str, Any]) -> None:
         """The launch has finished an iteration."""
@@ -84,38 +89,62 @@ class LocalSweep:
     def run(self, work: Todo, watcher: Watcher) -> Iterator[tuple[Job, Record]]:
         """Run what is missing, one launch after another; yields each launch with its record.
 
-        A launch that fails is a record with its reason. On an interrupt the running launch is ended and becomes a
-        `cancelled` record; what was finished before stays.
+        A launch that fails is a record with its reason. A point that another sweep measures at the same time is left
+        to it. On an interrupt the running launch is ended and becomes a `cancelled` record; what was finished before
+        stays.
         """
         for planned in work.invalid:
             self._record_invalid(planned)
+        found = {point.id: self._ok_files(point) for point, _ in work.missing}
         for point, count in work.missing:
-            for _ in range(count):
-                yield self._launch(point, watcher)
+            for done in range(count):
+                job = self._claim(point, found[point.id])
+                if isinstance(job, str):
+                    watcher.skip(point, count - done, job)
+                    break
+                record = self._launch(job, watcher)
+                found[point.id].add(Path(record.file))
+                yield job, record
 
-    def _claim(self, point: Point) -> Job:
-        """Take the next free launch number by creating its folder."""
+    def _folder(self, point: Point) -> Path:
+        return self.store.absolute() / self.experiment / self.scale / "measured" / point.id
+
+    def _ok_files(self, point: Point) -> set[Path]:
+        """The files of the point's records with status ok."""
+        root, files = self.store.absolute(), self._folder(point).glob("*.json")
+        read = {file: load(file, file.relative_to(root)) for file in files}
+        return {file for file, record in read.items() if isinstance(record, StoredRecord) and record.status == "ok"}
+
+    def _claim(self, point: Point, known: set[Path]) -> Job | str:
+        """Take the next free launch number by creating its folder; or say who else measures the point.
+
+        `known` are the records that this sweep has made or has found at its beginning.
+        """
         store, name, cluster = Store(self.store), revision(), self.cluster(point.cluster)
-        launch = store.next_launch(self.experiment, self.scale, "measured", point.id, name)
-        while True:
-            job = Job(
-                experiment=self.experiment,
-                scale=self.scale,
-                source="measured",
-                point=point,
-                revision=name,
-                launch=launch,
-                store=self.store.absolute(),
-                threads_per_rank=cluster.threads_per_rank,
-                device=cluster.device,
-                visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-            )
-            if JobFolder(job.folder).claim(job.description()):
-                return job
-            launch += 1
+        with _alone(self._folder(point) / "jobs"):
+            if other := live_job(self._folder(point)):
+                return f"another sweep is measuring it (process {other.controller()}, {other.path})"
+            if self._ok_files(point) - known:
+                return "another sweep has measured it since this one began"
+            launch = store.next_launch(self.experiment, self.scale, "measured", point.id, name)
+            while True:
+                job = Job(
+                    experiment=self.experiment,
+                    scale=self.scale,
+                    source="measured",
+                    point=point,
+                    revision=name,
+                    launch=launch,
+                    store=self.store.absolute(),
+                    threads_per_rank=cluster.threads_per_rank,
+                    device=cluster.device,
+                    visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+                )
+                if JobFolder(job.folder).claim(job.description()):
+                    return job
+                launch += 1
 
-    def _launch(self, point: Point, watcher: Watcher) -> tuple[Job, Record]:
-        job = self._claim(point)
+    def _launch(self, job: Job, watcher: Watcher) -> StoredRecord:
         started = now()
         watcher.start(job)
         running = LocalJob(job)
@@ -143,7 +172,7 @@ class LocalSweep:
         if isinstance(record, str):
             raise RuntimeError(f"{path}: {record}")
         watcher.end(job, record)
-        return job, record
+        return record
 
     def _record_invalid(self, planned: Planned) -> None:
         """Keep why a point cannot run, once for each reason."""
@@ -167,3 +196,16 @@ class LocalSweep:
             }
         )
         store.write(record, revision())
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that no other sweep looks into it and takes something at the same time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: two sweeps may then measure a point twice
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
