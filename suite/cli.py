@@ -1,7 +1,6 @@
 """The front door: parses, calls, prints."""
 
 import json
-import signal
 import sys
 import threading
 from enum import StrEnum
@@ -23,6 +22,7 @@ from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
 from suite.experiment.point import Schedule
 from suite.experiment.spec import Experiment
+from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
 
 DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -69,7 +69,7 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 def main() -> None:
     """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal interrupts, as Ctrl-C does
+        take_interrupts()
     try:
         app()
     except BadInput as error:
@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Run every point that is missing; each launch leaves one record."""
     from suite.console import first_line, out, styled
-    from suite.console import label as job_label
+    from suite.console import label as point_label
     from suite.launch.sweep import todo
     from suite.records.store import Store
 
@@ -137,6 +137,8 @@ def run(
         print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
     for planned in work.invalid:
         print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
+    for point, why in work.elsewhere:
+        print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
     if not expansion.valid:
         _refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
     if not as_json:
@@ -166,7 +168,7 @@ def run(
         )
     elif failed:
         for job, record in failed:
-            out.print(f"{styled(record.status)} {job_label(job)}: {first_line(record.reason)}")
+            out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
         out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
     raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
 
@@ -230,7 +232,7 @@ def status(
     as_json: AsJson = False,
     results: Results = None,
 ) -> None:
-    """Show where each point of a sweep stands: ok, running, missing, failed and why."""
+    """Show where each point of a sweep stands: ok, starting, running, missing, failed and why."""
     from suite.console import out, status_table
     from suite.launch.status import states
     from suite.records.store import read_stores
@@ -245,7 +247,7 @@ def status(
         out.print(status_table(rows))
         for problem in problems:
             out.print(f"skipped {problem.file}: {problem.reason}")
-    bad = any(one.state not in ("ok", "running", "missing") for one in rows)
+    bad = any(one.state not in ("ok", "starting", "running", "missing") for one in rows)
     raise typer.Exit(SOME_FAILED if bad else DONE)
 
 

@@ -30,6 +30,8 @@ from suite.training.precision import DTYPES
 from suite.training.step import IterationSamples, TrainingStep
 
 WATCHDOG_FIRST = 60.0  # seconds that the process group waits longer than the watchdog, which has more to say
+FORK_SECONDS = 120.0  # in which the supervisor has forked all ranks of its host
+_LOOK_SECONDS = 0.02
 
 
 class Place(NamedTuple):
@@ -49,6 +51,7 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
     try:
+        _await_forks(folder, rank)
         return _measure(job, lowered, folder)
     except BaseException as error:
         folder.report_error(rank, describe(error, folder, rank))
@@ -56,6 +59,22 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _await_forks(folder: JobFolder, rank: int) -> None:
+    """Wait until every rank of this host is there.
+
+    Whoever connects to the supervisor's store sets its threads to work, and a rank that is forked while one of them
+    holds a lock waits for that lock for ever. So nobody connects before all are forked.
+    """
+    first = rank - int(os.environ["LOCAL_RANK"])
+    missing = set(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+    deadline = time.monotonic() + FORK_SECONDS
+    while missing := missing - folder.processes().keys():
+        if time.monotonic() > deadline:
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise TimeoutError(f"after {FORK_SECONDS:g} s these ranks of this host have not started: {ranks}")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _take_signals() -> None:
