@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from suite.pipeline.drawing import COLOURS, as_csv, as_perfetto, as_svg, as_text, as_torch_csv
+from suite.pipeline.drawing import COLOURS, as_csv, as_perfetto, as_svg, as_text
 from suite.pipeline.generators.interleaved import interleaved
 from suite.pipeline.generators.one_f_one_b import one_f_one_b
-from suite.pipeline.program import Action, Schedule
+from suite.pipeline.program import Action
 from suite.pipeline.timeline import Costs, timeline
 
 SMALL = one_f_one_b(2, 3)
@@ -96,28 +96,6 @@ def test_csv_has_every_action_with_its_times():
         mine = [row for row in rows if row["rank"] == str(rank)]
         assert [(r["kind"], int(r["stage"]), int(r["microbatch"])) for r in mine] == [a[:3] for a in program]
         assert sum(float(r["end"]) - float(r["start"]) for r in mine) == 9
-
-
-def test_torchs_csv_is_a_row_a_rank_of_cells_that_torch_reads():
-    from torch.distributed.pipelining.schedules import _Action
-
-    for schedule in (SMALL, interleaved(2, 4, 2), SPLIT):
-        rows = list(csv.reader(io.StringIO(as_torch_csv(schedule))))
-        assert len(rows) == schedule.stages
-        letters = {"F": "F", "BW": "B", "B": "I", "W": "W"}
-        for row, program in zip(rows, schedule.programs, strict=True):
-            assert row == [f"{a.stage}{letters[a.kind]}{a.microbatch}" for a in program]
-            for cell, action in zip(row, program, strict=True):
-                read = _Action.from_str(cell)
-                assert (read.stage_index, read.microbatch_index) == (action.stage, action.microbatch)
-                assert str(read) == cell
-
-
-@pytest.mark.parametrize("action", [Action("R", 0, 0), Action("F", 0, 0, slice=1), Action("F", 0, 0, replica=1)])
-def test_torchs_csv_refuses_what_torch_has_no_letter_for(action):
-    schedule = Schedule("other", 1, 1, 1, ((0,),), ((action,),))
-    with pytest.raises(ValueError, match="--format csv can"):
-        as_torch_csv(schedule)
 
 
 def test_perfetto_durations_sum_to_the_work_of_every_rank():

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, Schedule
+from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from suite.pipeline.timeline import Span, Timeline
 
 COLOURS = {FORWARD: "#4C78A8", BACKWARD: "#F58518", INPUT_GRADIENT: "#54A24B", WEIGHT_GRADIENT: "#E45756"}
 OTHER_COLOUR = "#888888"
-_TORCH_LETTERS = {FORWARD: "F", BACKWARD: "B", INPUT_GRADIENT: "I", WEIGHT_GRADIENT: "W"}
 _ROW, _LABEL, _WIDTH = 26, 60, 1100
 
 
@@ -85,25 +84,6 @@ def as_csv(timeline: Timeline) -> str:
         for span in row:
             writer.writerow([span.rank, *span.action, span.start, span.end])
     return out.getvalue()
-
-
-def as_torch_csv(schedule: Schedule) -> str:
-    """The compute-only CSV of torch.distributed.pipelining: a row a rank, cells like 0F1; torch's B is our BW.
-
-    Raises:
-        ValueError: an action that torch's format has no letter for.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for program in schedule.programs:
-        writer.writerow([_torch_cell(action) for action in program])
-    return out.getvalue()
-
-
-def _torch_cell(action: Action) -> str:
-    if action.kind not in _TORCH_LETTERS or action.slice or action.replica:
-        raise ValueError(f"torch's CSV cannot express {action}; --format csv can")
-    return f"{action.stage}{_TORCH_LETTERS[action.kind]}{action.microbatch}"
 
 
 def as_perfetto(ranks: Sequence[Iterable[Span]], unit_seconds: float = 1e-3) -> str:

@@ -4,10 +4,11 @@ import shutil
 import sys
 from typing import Any
 
-from suite.pipeline.drawing import as_csv, as_perfetto, as_svg, as_text, as_torch_csv
+from suite.pipeline.drawing import as_csv, as_perfetto, as_svg, as_text
 from suite.pipeline.program import Schedule
 from suite.pipeline.proof import Proof
 from suite.pipeline.timeline import Costs, Timeline
+from suite.pipeline.torch_csv import as_torch_csv
 
 
 def read_costs(text: str) -> Costs:
