@@ -20,7 +20,6 @@ from suite.experiment.catalogue import (
 from suite.experiment.errors import BadInput, did_you_mean
 from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
-from suite.experiment.point import Schedule
 from suite.experiment.spec import Experiment
 from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
@@ -49,6 +48,8 @@ class Format(StrEnum):
     SVG = "svg"
     CSV = "csv"
     TORCH_CSV = "torch-csv"
+    TORCH_CSV_COMMS = "torch-csv-comms"
+    PROGRAM_JSON = "program-json"
     PERFETTO = "perfetto"
 
 
@@ -311,38 +312,45 @@ def _stored(name: str, scale: str | None, results: list[Path] | None) -> tuple[s
 
 @app.command()
 def schedule(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline ranks p.")],
-    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches m.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Schedules, one under the other; `file` is the one in --file."),
+    ] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks p.")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches m.")] = None,
     chunks: Annotated[int | None, typer.Option(min=1, help="Model chunks per rank v.")] = None,
     group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved).")] = None,
-    cost: Annotated[str, typer.Option(help="Time of F,B,W of one microbatch on one rank.")] = "1,1,1",
-    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the schedule `file` there: torch's CSV or program-json.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A record whose trace is drawn under the schedule, which then takes its times.")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option(help="Time of F,B,W of one microbatch on one rank.", show_default="1,1,1")
+    ] = None,
+    format_: Annotated[Format | None, typer.Option("--format", help="What to print.", show_default="text")] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write there instead of to standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a schedule, print its bubble and its peak of live activations, and draw or export it."""
-    from suite.pipeline.generators import generate
-    from suite.pipeline.proof import prove
-    from suite.pipeline.summary import exported, read_costs, summary_json, summary_text
-    from suite.pipeline.timeline import timeline
+    """Prove schedules, print their bubbles and peaks of live activations, and draw or export them."""
+    from suite.schedules import Asked, Drawing
 
-    if name not in SCHEDULE_NAMES:
-        _refuse(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
-    fields = {"name": name, "group": group} | ({} if chunks is None else {"chunks": chunks})
+    if as_json and (out_file or format_):
+        _refuse("--json prints numbers only; it goes with neither --format nor --out")
+    if trace and cost:
+        _refuse("--trace takes the times of the record; leave --cost out")
     try:
-        costs = read_costs(cost)
-        built = generate(Schedule.model_validate(fields), stages, microbatches)
-        proof = prove(built)
+        drawing = Drawing.of(names or [], Asked(stages, microbatches, chunks, group, file), trace, cost or "1,1,1")
+        if as_json:
+            _print_json(drawing.as_json())
+            return
+        form = format_ or Format.TEXT
+        text = drawing.exported(form, out_file is not None)
     except ValueError as error:
         _refuse(str(error))
-    times = timeline(built, costs)
-    if as_json:
-        _print_json(summary_json(proof, times))
-        return
-    text = exported(format_.value, built, times)
-    if format_ is Format.TEXT or out_file:
-        print(summary_text(proof, times))
+    if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
+        print(drawing.summary)
     if out_file:
         out_file.write_text(text)
         print(f"written: {out_file}")
