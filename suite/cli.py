@@ -23,6 +23,7 @@ from suite.experiment.models import MODELS
 from suite.experiment.spec import Experiment
 from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
+from suite.records.schema import Source
 
 DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
 RUNS = Path("results/runs")
@@ -39,6 +40,13 @@ class Backend(StrEnum):
     """Where points run."""
 
     LOCAL = "local"
+    EMULATE = "emulate"
+    SIMULATE = "simulate"
+
+    @property
+    def source(self) -> Source:
+        """What its records say of where they come from."""
+        return "emulated" if self is Backend.EMULATE else "simulated" if self is Backend.SIMULATE else "measured"
 
 
 class Format(StrEnum):
@@ -96,10 +104,15 @@ def _print_json(value: Any) -> None:
 
 
 def _expanded(
-    name: str, overrides: list[str] | None, scale: str | None, cluster: str | None
+    name: str,
+    overrides: list[str] | None,
+    scale: str | None,
+    cluster: str | None,
+    on: Backend = Backend.LOCAL,
 ) -> tuple[Experiment, str, Expansion]:
     experiment = load_experiment(name)
-    chosen = scale or default_scale(experiment)
+    simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
+    chosen = scale or simulated_at or default_scale(experiment)
     given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
     return experiment, chosen, expand(experiment, chosen, given)
 
@@ -131,8 +144,8 @@ def run(
     from suite.launch.sweep import todo
     from suite.records.store import Store
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
-    records, problems = Store(results).read(found.name, chosen, "measured")
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
+    records, problems = Store(results).read(found.name, chosen, on.source)
     work = todo(expansion.points, records, fresh)
     for problem in problems:
         print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
@@ -156,7 +169,7 @@ def run(
         if as_json:
             _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
         raise typer.Exit(DONE)
-    statuses = _sweep(found.name, chosen, work, results, as_json)
+    statuses = _sweep(found.name, chosen, on, work, results, as_json)
     failed = [(job, record) for job, record in statuses if record.status != "ok"]
     if as_json:
         rows = [{"point_id": r.point_id, "status": r.status, "reason": r.reason} for _, r in statuses]
@@ -174,13 +187,18 @@ def run(
     raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
 
 
-def _sweep(name: str, scale: str, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
+def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
     """Run the work with its progress shown; on an interrupt say how to go on, and exit."""
     from suite.console import SweepProgress, err
+    from suite.launch.simulated import SimulatedSweep
     from suite.launch.sweep import LocalSweep
 
     done: list[tuple[Any, Any]] = []
-    sweep = LocalSweep(name, scale, results, load_cluster)
+    sweep: LocalSweep | SimulatedSweep
+    if on is Backend.SIMULATE:
+        sweep = SimulatedSweep(name, scale, results)
+    else:
+        sweep = LocalSweep(name, scale, on.source, results, load_cluster)
     try:
         with SweepProgress(work.launches, quiet) as progress:
             for job, record in sweep.run(work, progress):
@@ -230,6 +248,7 @@ def status(
     overrides: Overrides = None,
     scale: ScaleName = None,
     cluster: ClusterName = None,
+    on: Annotated[Backend, typer.Option("--on", help="Whose records to look at.")] = Backend.LOCAL,
     as_json: AsJson = False,
     results: Results = None,
 ) -> None:
@@ -238,10 +257,10 @@ def status(
     from suite.launch.status import states
     from suite.records.store import read_stores
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
     folders = results or [RUNS]
-    records, problems = read_stores(folders, found.name, chosen, "measured")
-    rows = states(expansion.points, records, [folder / found.name / chosen / "measured" for folder in folders])
+    records, problems = read_stores(folders, found.name, chosen, on.source)
+    rows = states(expansion.points, records, [folder / found.name / chosen / on.source for folder in folders])
     if as_json:
         _print_json({"experiment": found.name, "scale": chosen, "points": [one.as_json() for one in rows]})
     else:

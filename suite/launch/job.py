@@ -128,6 +128,11 @@ class JobFolder:
             return []
         return [json.loads(line) for line in lines[skip:] if line.endswith("}")]
 
+    def note_iteration(self, iteration: int, seconds: float, loss: float | None) -> None:
+        """Add an iteration to the progress."""
+        with self.progress_file.open("a") as file:
+            file.write(json.dumps({"iteration": iteration, "seconds": seconds, "loss": loss}) + "\n")
+
     def note_controller(self, process: int) -> None:
         """Note the process that ends when the job ends."""
         draft = self.path / "controller.writing"

@@ -17,7 +17,7 @@ from suite.launch.job import Job, JobFolder, live_job, now
 from suite.launch.local import LocalJob
 from suite.launch.processes import uninterrupted
 from suite.measure.provenance import host_environment, revision
-from suite.records.schema import Record
+from suite.records.schema import Record, Source
 from suite.records.store import Store, StoredRecord, load
 
 
@@ -83,6 +83,7 @@ class LocalSweep:
 
     experiment: str
     scale: str
+    source: Source  # measured or emulated
     store: Path
     cluster: Callable[[str], Cluster]  # the profile by name
 
@@ -94,7 +95,7 @@ class LocalSweep:
         stays.
         """
         for planned in work.invalid:
-            self._record_invalid(planned)
+            record_invalid(planned, self.experiment, self.scale, self.source, self.store)
         found = {point.id: self._ok_files(point) for point, _ in work.missing}
         for point, count in work.missing:
             for done in range(count):
@@ -107,7 +108,7 @@ class LocalSweep:
                 yield job, record
 
     def _folder(self, point: Point) -> Path:
-        return self.store.absolute() / self.experiment / self.scale / "measured" / point.id
+        return self.store.absolute() / self.experiment / self.scale / self.source / point.id
 
     def _ok_files(self, point: Point) -> set[Path]:
         """The files of the point's records with status ok."""
@@ -126,12 +127,12 @@ class LocalSweep:
                 return f"another sweep is measuring it (process {other.controller()}, {other.path})"
             if self._ok_files(point) - known:
                 return "another sweep has measured it since this one began"
-            launch = store.next_launch(self.experiment, self.scale, "measured", point.id, name)
+            launch = store.next_launch(self.experiment, self.scale, self.source, point.id, name)
             while True:
                 job = Job(
                     experiment=self.experiment,
                     scale=self.scale,
-                    source="measured",
+                    source=self.source,
                     point=point,
                     revision=name,
                     launch=launch,
@@ -174,28 +175,29 @@ class LocalSweep:
         watcher.end(job, record)
         return record
 
-    def _record_invalid(self, planned: Planned) -> None:
-        """Keep why a point cannot run, once for each reason."""
-        reason = "; ".join(planned.reasons)
-        store = Store(self.store)
-        known, _ = store.read(self.experiment, self.scale, "measured")
-        if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
-            return
-        record = Record.model_validate(
-            {
-                "experiment": self.experiment,
-                "scale": self.scale,
-                "point_id": planned.point_id,
-                "source": "measured",
-                "point": planned.configuration,
-                "status": "invalid",
-                "reason": reason,
-                "environment": host_environment(),
-                "started": now(),
-                "finished": now(),
-            }
-        )
-        store.write(record, revision())
+
+def record_invalid(planned: Planned, experiment: str, scale: str, source: Source, folder: Path) -> None:
+    """Keep why a point cannot run, once for each reason."""
+    reason = "; ".join(planned.reasons)
+    store = Store(folder)
+    known, _ = store.read(experiment, scale, source)
+    if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
+        return
+    record = Record.model_validate(
+        {
+            "experiment": experiment,
+            "scale": scale,
+            "point_id": planned.point_id,
+            "source": source,
+            "point": planned.configuration,
+            "status": "invalid",
+            "reason": reason,
+            "environment": host_environment(),
+            "started": now(),
+            "finished": now(),
+        }
+    )
+    store.write(record, revision())
 
 
 @contextlib.contextmanager
