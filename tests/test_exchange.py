@@ -3,7 +3,9 @@
 import contextlib
 import json
 import re
+import textwrap
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -117,6 +119,11 @@ def test_the_json_of_a_program_has_slices_and_replicas(written, monkeypatch):
     )
     schedule = Schedule('a "name"', 2, 2, 1, ((0, 1), (1, 0)), rows)
     assert read_schedule(written(as_program_json(schedule))) == schedule
+
+
+def test_the_documented_json_is_what_is_written():
+    page = (Path(__file__).parents[1] / "docs" / "schedules.md").read_text()
+    assert textwrap.indent(as_program_json(one_f_one_b(2, 1)), "    ") in page
 
 
 # What torch writes, and what editors do to it.
