@@ -86,7 +86,7 @@ class GradientReducer:
 
     def final_backward(self, key: StageKey) -> None:
         """The action that starts now is the last to add to the stage's gradients: reduce its buckets as they fill."""
-        for pending in self.pending[key]:
+        for pending in self.pending.get(key, ()):
             pending.missing = len(pending.bucket.parameters)
             for parameter in pending.bucket.parameters:
                 self.armed[parameter] = pending
