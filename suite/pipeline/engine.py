@@ -62,7 +62,13 @@ class Engine:
     ) -> None:
         """`note` is told 2n when instruction n begins (and may have to wait), 2n + 1 when an action has its input."""
         self.ops = lowered.program(rank)
-        self.local = _local_inputs(lowered, rank)
+        self.here = _needed_here(lowered, rank)
+        self.local = {  # by consumer, the action of another stage on this rank whose output it takes
+            consumer: producer
+            for consumer, needed in self.here.items()
+            for producer in needed
+            if producer.stage != consumer.stage
+        }
         self.worker, self.transport, self.clock, self.note = worker, transport, clock, note
         self.instructions = {
             "receive": self._receive,
@@ -131,13 +137,11 @@ class Engine:
         return None if producer is None else self.values.pop(producer)
 
 
-def _local_inputs(lowered: Lowered, rank: int) -> dict[Action, Action]:
-    """Consumer to producer, where both are on this rank and of different stages."""
+def _needed_here(lowered: Lowered, rank: int) -> dict[Action, list[Action]]:
+    """What each of the rank's actions needs of this rank."""
     graph = lowered.schedule.graph
     actions = graph.actions
     return {
-        actions[number]: actions[other]
+        actions[number]: [actions[other] for other in graph.needs[number] if graph.rank[other] == rank]
         for number in range(graph.first[rank], graph.first[rank + 1])
-        for other in graph.needs[number]
-        if graph.rank[other] == rank and actions[other].stage != actions[number].stage
     }

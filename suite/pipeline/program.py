@@ -49,6 +49,7 @@ class Schedule:
     chunks: int
     placement: tuple[tuple[int, ...], ...]
     programs: tuple[tuple[Action, ...], ...]
+    cap: int | None = None  # the programs are hints, run as their actions become ready, with so many in flight
 
     @property
     def virtual_stages(self) -> int:

@@ -15,9 +15,9 @@ from suite.experiment.point import Point
 from suite.measure.clock import HostClock
 from suite.measure.notes import Notes
 from suite.parallel.topology import Topology
-from suite.pipeline.engine import Engine
 from suite.pipeline.lowering import Lowered
 from suite.pipeline.program import BACKWARD_KINDS, FORWARD, Action, Schedule
+from suite.pipeline.ready_engine import engine_for
 from suite.pipeline.timeline import Costs
 from suite.training.step import IterationSamples, message_transport, samples_of
 
@@ -52,7 +52,7 @@ class PacedStep:
         self.transport = message_transport(point, topology, torch.device("cpu"))
         message = torch.zeros(self.transport.shape, dtype=self.transport.dtype)
         worker = PacedWorker(lowered.schedule, costs(point.pace), message)
-        self.engine = Engine(lowered, topology.pipeline.index, worker, self.transport, self.clock, notes.note)
+        self.engine = engine_for(lowered, topology, worker, self.transport, self.clock, notes.note)
 
     def run(self, iteration: int) -> IterationSamples:
         """One iteration; like a real one it ends when every rank has ended."""

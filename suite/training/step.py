@@ -20,6 +20,7 @@ from suite.parallel.topology import ALONE, Group, StageKey, Topology
 from suite.parallel.weight_gradients import WeightGradients
 from suite.pipeline.engine import Engine
 from suite.pipeline.lowering import Lowered
+from suite.pipeline.ready_engine import engine_for
 from suite.pipeline.transport import Transport
 from suite.training.data import Batches
 from suite.training.optimizer import Optimizer, clip_factor, counted_norm_squared, scale_gradients
@@ -105,7 +106,7 @@ class TrainingStep:
             self.reducer.final_backward,
             self.reducer.reduce,
         )
-        self.engine = Engine(lowered, rank, self.worker, self.transport, self.clock, self.notes.note)
+        self.engine = engine_for(lowered, topology, self.worker, self.transport, self.clock, self.notes.note)
         self.batches = Batches(point, topology.data.index, device)
 
     def parameters(self) -> Iterator[ModelParameter]:
