@@ -112,7 +112,6 @@ GENERATORS: dict[str, Generator] = {
 }
 
 
-
 @dataclass(frozen=True)
 class _BaseOptions:
     """The options of the schedule that `readiness` takes its hint from."""
@@ -152,7 +151,7 @@ def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | 
 
 
 GENERATORS["readiness"] = Generator(
-    "RRFP, readiness-driven consumption of a schedule",
+    "Liu et al. 2026, arXiv:2605.18750",
     _hint,
     chunks="any",
     fields=("group", "cap", "base", "costs"),

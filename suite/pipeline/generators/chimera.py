@@ -8,7 +8,7 @@ from suite.pipeline.program import BACKWARD, FORWARD, Action, Schedule
 def chimera(stages: int, microbatches: int) -> Schedule:
     """Units of p microbatches, half of them in each direction, one directly after the other.
 
-    Stage s is on rank s in replica 0 and on rank p-1-s in replica 1. Microbatch i belongs to replica i mod 2. p is even.
+    Stage s is on rank s in replica 0 and on rank p-1-s in replica 1; microbatch i is of replica i mod 2. p is even.
 
     With B' the whole backward: at F=B' the bubble is p-2 slots for m a multiple of p, and 2p-2-m for even m < p. At
     B'=2F it is (p-2)(m/p + 1)F: it grows with m and passes 1F1B's at m=4p (the paper's cures, forward doubling and

@@ -53,7 +53,5 @@ def _schedule(name: str, stages: int, microbatches: int, block: list[int]) -> Sc
     actions = [
         iter(column(kind, stage, range(microbatches))) for kind, stage in zip(kinds, there_and_back, strict=True)
     ]
-    programs = tuple(
-        tuple(next(actions[place]) for place in order) for order in orders(block, stages, microbatches)
-    )
+    programs = tuple(tuple(next(actions[place]) for place in order) for order in orders(block, stages, microbatches))
     return Schedule(name, stages, microbatches, 2, (zigzag(stages, 2),), programs)

@@ -4,11 +4,12 @@ and weight gradients filled in (Qi et al. 2024, arXiv:2405.15362, section 4).
 A microbatch passes 4p *places*: the forwards of the 2p stages, then their input gradients from the last stage to the
 first; each place waits for the one before. The weight gradients are the places from 4p on, each 2p after its
 input gradient's. Time goes in slots, one action long. The microbatches pass a place in their order, so that an action
-is told by its place alone, and `passed[place]` has the slots of the microbatches that have passed so far.
+is told by its place alone, and `passed[place]` has the slots of the microbatches that have passed so far, after a -1.
 """
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 
 PERIOD = 6  # slots between two microbatches: F, B and W of two chunks
 
@@ -21,31 +22,47 @@ def orders(block: list[int], stages: int, microbatches: int) -> list[list[int]]:
     1. Repeat the block and put each W into the first free slot after its B. 2. Pull every action forward as far as
     dependencies, free slots and the peak allow. 3. Let each rank's order start as soon as it can. 4. Take the W out and
     pull again, where an idle slot counts as a W if one is pending. 5. Fill the idle slots with the oldest W.
+
+    From microbatch 2p on every rank repeats one cycle of 6 actions until its last forward of chunk 0, so that of more
+    microbatches than this shows, only the cycle is repeated.
     """
-    line = _Line(stages)
-    visits = line.repeated(block, microbatches)
+    enough = 2 * stages + 4
+    if microbatches > enough:
+        shorter = orders(block, stages, enough)
+        return [_lengthened(order, rank, microbatches - enough) for rank, order in enumerate(shorter)]
+    line = _Line(stages, microbatches)
+    visits = line.repeated(block)
     cap = line.peak(visits)
     visits = line.squeezed(line.pulled(visits, cap))
     return [rank.order() for rank in line.pulled_without_weights(visits, cap)]
 
 
+def _lengthened(order: list[int], first_place: int, extra: int) -> list[int]:
+    """The order with so many more of its last cycle from one forward of chunk 0 to the next."""
+    entries = [index for index, place in enumerate(order) if place == first_place]
+    start, end = entries[-2:]
+    return order[:start] + order[start:end] * extra + order[start:]
+
+
 class _Line:
     """The places of `stages` ranks."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, microbatches: int) -> None:
         self.stages = stages
+        self.microbatches = microbatches
         self.inputs = 2 * stages  # the first place of a B; also how far that of its W is behind it
         self.weights = 4 * stages  # the first place of a W
         self.ranks = [*range(stages), *reversed(range(stages))] * 3
+        self.before = [*range(-1, self.weights - 1), *range(self.inputs, self.weights)]  # what each place waits for
 
-    def repeated(self, block: list[int], microbatches: int) -> Visits:
+    def repeated(self, block: list[int]) -> Visits:
         """The block every 6 slots, each W in the first free slot of its rank after its B."""
-        slots = max(block) + PERIOD * (microbatches + 1)
+        slots = max(block) + PERIOD * (self.microbatches + 1)
         visits: Visits = [[] for _ in range(slots)]
         busy = [bytearray(slots) for _ in range(self.stages)]
         for place, first in enumerate(block):
             row = busy[self.ranks[place]]
-            for slot in range(first, first + PERIOD * microbatches, PERIOD):
+            for slot in range(first, first + PERIOD * self.microbatches, PERIOD):
                 visits[slot].append(place)
                 row[slot] = 1
         for slot, places in enumerate(visits):
@@ -74,17 +91,18 @@ class _Line:
         busy = [bytearray(len(visits)) for _ in range(self.stages)]
         takes: list[list[int]] = [[] for _ in range(self.stages)]  # by rank, the slots of forwards in order
         frees: list[list[int]] = [[] for _ in range(self.stages)]  # and of weight gradients
-        passed: list[list[int]] = [[] for _ in self.ranks]
+        passed = self._nothing_passed()
         result: Visits = [[] for _ in visits]
         for slot, places in enumerate(visits):
             for place in places:
                 rank = self.ranks[place]
-                earliest = self._earliest(place, passed)
+                mine = passed[place]
+                earliest = max(passed[self.before[place]][len(mine)], mine[-1]) + 1
                 if place < self.inputs:
                     earliest = _with_room(takes[rank], frees[rank], cap, earliest, slot)
                 found = min(slot, busy[rank].find(0, earliest))
                 busy[rank][found] = 1
-                passed[place].append(found)
+                mine.append(found)
                 result[found].append(place)
                 if place < self.inputs:
                     insort(takes[rank], found)
@@ -95,34 +113,33 @@ class _Line:
     def squeezed(self, visits: Visits) -> Visits:
         """The same order on every rank, each action as soon as it can start."""
         clocks = [0] * self.stages
-        passed: list[list[int]] = [[] for _ in self.ranks]
+        passed = self._nothing_passed()
         result: Visits = [[] for _ in visits]
         for places in visits:
             for place in places:
                 rank = self.ranks[place]
-                start = max(clocks[rank], self._earliest(place, passed))
+                mine = passed[place]
+                start = max(clocks[rank], passed[self.before[place]][len(mine)] + 1)
                 clocks[rank] = start + 1
-                passed[place].append(start)
+                mine.append(start)
                 result[start].append(place)
         return result
 
     def pulled_without_weights(self, visits: Visits, cap: int) -> "list[_Refilled]":
         """Every F and B in the first idle slot that dependencies and the cap leave it, if idle slots do the W."""
         ranks = [_Refilled(self.inputs, cap) for _ in range(self.stages)]
-        passed: list[list[int]] = [[] for _ in self.ranks]
+        passed = self._nothing_passed()
         for slot, places in enumerate(visits):
             for place in places:
                 if place < self.weights:
-                    earliest = self._earliest(place, passed)
-                    passed[place].append(ranks[self.ranks[place]].put(place, earliest, slot))
+                    mine = passed[place]
+                    earliest = max(passed[self.before[place]][len(mine)], mine[-1]) + 1
+                    mine.append(ranks[self.ranks[place]].put(place, earliest, slot))
         return ranks
 
-    def _earliest(self, place: int, passed: list[list[int]]) -> int:
-        """The slot after those of the microbatch at the place before and of the previous one at this place."""
-        mine = passed[place]
-        earliest = mine[-1] + 1 if mine else 0
-        before = place - self.inputs if place >= self.weights else place - 1
-        return max(earliest, passed[before][len(mine)] + 1) if before >= 0 else earliest
+    def _nothing_passed(self) -> list[list[int]]:
+        """`passed` at the start. Its last entry, before place 0, is where microbatches come from."""
+        return [*([-1] for _ in self.ranks), [-1] * (self.microbatches + 1)]
 
 
 def _with_room(takes: list[int], frees: list[int], cap: int, earliest: int, latest: int) -> int:
@@ -143,29 +160,52 @@ def _with_room(takes: list[int], frees: list[int], cap: int, earliest: int, late
 class _Refilled:
     """One rank's slots while F and B are pulled forward and idle slots do the weight gradients.
 
-    `at` has the place in each slot, None where it is idle; `before` has the chunks alive and the W pending at each
-    slot's start.
+    `at` has the place in each slot, None where it is idle; `live` and `pending` have the chunks alive and the weight
+    gradients to be done before each slot.
     """
 
     def __init__(self, inputs: int, cap: int) -> None:
         self.inputs = inputs
         self.cap = cap
         self.at: list[int | None] = []
-        self.before: list[tuple[int, int]] = [(0, 0)]
+        self.live = [0]
+        self.pending = [0]
 
     def put(self, place: int, earliest: int, latest: int) -> int:
         """Put an action into the first idle slot from `earliest` on that keeps the peak; `latest` always does."""
-        while len(self.at) < latest:
-            self._append(None)
-        for slot in range(earliest, latest):
-            if self.at[slot] is None and self._fits(place, slot):
-                tail = self.at[slot + 1 :]
-                del self.at[slot:], self.before[slot + 1 :]
-                for action in (place, *tail):
-                    self._append(action)
-                return slot
-        self._append(place)
+        end = len(self.at)
+        idle = [None] * (latest - end)
+        if earliest < latest:
+            self._fill(end, idle)
+            for slot in range(earliest, latest):
+                if self.at[slot] is None and self._fill(slot, [place, *self.at[slot + 1 :]]):
+                    return slot
+            self._fill(latest, [place])
+        else:
+            self._fill(end, [*idle, place])
         return latest
+
+    def _fill(self, start: int, places: Sequence[int | None]) -> bool:
+        """Have these places from slot `start` on, unless this makes more chunks live than the cap."""
+        live, pending = self.live[start], self.pending[start]
+        lives, pendings = [], []
+        for place in places:
+            if place is None:
+                if pending:
+                    live -= 1
+                    pending -= 1
+            elif place < self.inputs:
+                live += 1
+                if live > self.cap:
+                    return False
+            else:
+                pending += 1
+            lives.append(live)
+            pendings.append(pending)
+        self.at[start:] = places
+        self.live[start + 1 :] = lives
+        self.pending[start + 1 :] = pendings
+        return True
 
     def order(self) -> list[int]:
         """The rank's places with the oldest pending weight gradient in every idle slot and the others at the end."""
@@ -179,20 +219,3 @@ class _Refilled:
             elif pending:
                 order.append(pending.popleft())
         return [*order, *pending]
-
-    def _append(self, place: int | None) -> None:
-        self.at.append(place)
-        self.before.append(self._after(place, *self.before[-1]))
-
-    def _after(self, place: int | None, live: int, pending: int) -> tuple[int, int]:
-        if place is None:
-            return (live - 1, pending - 1) if pending else (live, pending)
-        return (live + 1, pending) if place < self.inputs else (live, pending + 1)
-
-    def _fits(self, place: int, slot: int) -> bool:
-        state = self._after(place, *self.before[slot])
-        for action in (*self.at[slot + 1 :], None):
-            if state[0] > self.cap:
-                return False
-            state = self._after(action, *state)
-        return True
