@@ -84,6 +84,10 @@ def test_a_valid_point_breaks_nothing():
             "schedule=list",
         ),
         (
+            {"schedule": {"name": "readiness", "cap": 2}},
+            "schedule.name=readiness: this version cannot run it yet; schedule.name=1f1b would work",
+        ),
+        (
             {"schedule": {"name": "file", "file": "x.csv"}},
             "schedule.name=file: this version cannot read a schedule yet; schedule.name=1f1b would work",
         ),
@@ -165,6 +169,8 @@ def test_schedule_rules_reach_the_point():
         {"kernels": "triton"},
         {"kernels": "apex"},
         {"kernels": {"attention": "apex", "layer_norm": "torch"}},
+        {"schedule": {"name": "zb-h1"}},
+        {"schedule": {"name": "chimera"}, "parallel": {"pipeline": 2}},
     ],
 )
 def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(sections):

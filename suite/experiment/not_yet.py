@@ -26,6 +26,13 @@ def not_yet(point: Point) -> list[str]:
     for operator, kernel_set in kernels.items():
         if kernel_set in _KERNEL_SETS:
             found.append(_sentence(f"kernels.{operator}" if operator else "kernels", kernel_set, "torch"))
+    # Imported here: the schedule generators are not needed to read a file.
+    from suite.pipeline.generators import GENERATORS
+
+    name = point.schedule.name
+    generator = GENERATORS.get(name)
+    if generator and (generator.splits_backward or generator.replicas > 1 or name == "readiness"):
+        found.append(_sentence("schedule.name", name, "1f1b"))
     return found
 
 

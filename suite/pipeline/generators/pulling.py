@@ -23,18 +23,23 @@ def orders(block: list[int], stages: int, microbatches: int) -> list[list[int]]:
     dependencies, free slots and the peak allow. 3. Let each rank's order start as soon as it can. 4. Take the W out and
     pull again, where an idle slot counts as a W if one is pending. 5. Fill the idle slots with the oldest W.
 
-    From microbatch 2p on every rank repeats one cycle of 6 actions until its last forward of chunk 0, so that of more
-    microbatches than this shows, only the cycle is repeated.
+    Of more microbatches than `enough`, only the cycle that all ranks are in by then is repeated.
     """
-    enough = 2 * stages + 4
-    if microbatches > enough:
-        shorter = orders(block, stages, enough)
-        return [_lengthened(order, rank, microbatches - enough) for rank, order in enumerate(shorter)]
+    fewer = enough(stages)
+    if microbatches > fewer:
+        shorter = orders(block, stages, fewer)
+        return [_lengthened(order, rank, microbatches - fewer) for rank, order in enumerate(shorter)]
     line = _Line(stages, microbatches)
     visits = line.repeated(block)
     cap = line.peak(visits)
     visits = line.squeezed(line.pulled(visits, cap))
     return [rank.order() for rank in line.pulled_without_weights(visits, cap)]
+
+
+def enough(stages: int) -> int:
+    """Microbatches that show the whole order: from microbatch 2p on (found by trial for p up to 32), every rank
+    repeats one cycle of 6 actions until its last forward of chunk 0."""
+    return 2 * stages + 4
 
 
 def _lengthened(order: list[int], first_place: int, extra: int) -> list[int]:
