@@ -105,7 +105,7 @@ class _Line:
                 earliest = max(passed[self.before[place]][len(mine)], mine[-1]) + 1
                 if place < self.inputs:
                     earliest = _with_room(takes[rank], frees[rank], cap, earliest, slot)
-                found = min(slot, busy[rank].find(0, earliest))
+                found = busy[rank].find(0, earliest)
                 busy[rank][found] = 1
                 mine.append(found)
                 result[found].append(place)
