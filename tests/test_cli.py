@@ -17,6 +17,7 @@ from suite.experiment.catalogue import load_experiment
 from suite.experiment.expansion import expand
 from suite.experiment.models import MODELS
 from suite.launch.local import LocalJob
+from suite.pipeline.names import SCHEDULE_NAMES
 from suite.records.schema import Record
 from suite.records.store import Store
 
@@ -364,7 +365,7 @@ def test_version_and_list():
     assert answer.code == 0
     listed = dict(line.split(": ", 1) for line in answer.out.splitlines())
     assert "quickstart" in listed["experiments"]
-    assert listed["schedules"] == "gpipe, 1f1b, interleaved"
+    assert listed["schedules"] == ", ".join(SCHEDULE_NAMES)
     assert "local" in listed["clusters"]
     assert listed["models"] == ", ".join(MODELS)
 

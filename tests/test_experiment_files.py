@@ -10,6 +10,9 @@ from suite.experiment.catalogue import load_experiment
 from suite.experiment.errors import BadInput, Place
 from suite.experiment.source import parse_value, read_yaml
 from suite.experiment.spec import Experiment
+from suite.pipeline.names import SCHEDULE_NAMES
+
+SCHEDULES = ", ".join(SCHEDULE_NAMES)
 
 BASE = """\
 model: {layers: 4, hidden_size: 64, heads: 4, vocab_size: 256, seq_length: 32}
@@ -144,14 +147,12 @@ def test_a_file_without_scales_has_the_scale_laptop_and_its_stem_as_name(tmp_pat
         # unknown schedule and unknown model, wherever they stand
         (
             BASE + "schedule: interleave\n",
-            "experiment.yaml:3:11: schedule.name: got 'interleave'; it must be one of gpipe, 1f1b, "
-            "interleaved; "
+            f"experiment.yaml:3:11: schedule.name: got 'interleave'; it must be one of {SCHEDULES}; "
             "nearest: interleaved",
         ),
         (
             BASE + "sweep: {grid: {schedule: [1f1b, 1f1bb], tensor: [1, 2]}}\n",
-            "experiment.yaml:3:33: schedule.name: got '1f1bb'; it must be one of gpipe, 1f1b, interleaved; "
-            "nearest: 1f1b",
+            f"experiment.yaml:3:33: schedule.name: got '1f1bb'; it must be one of {SCHEDULES}; nearest: 1f1b",
         ),
         (
             "model: gpt-175\ntraining: {global_batch: 8}\n",

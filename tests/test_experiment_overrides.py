@@ -5,6 +5,7 @@ import pytest
 from suite.experiment.catalogue import load_experiment
 from suite.experiment.errors import BadInput
 from suite.experiment.expansion import expand
+from suite.pipeline.names import SCHEDULE_NAMES
 
 TEXT = """\
 model: {layers: 8, hidden_size: 64, heads: 8, vocab_size: 256, seq_length: 32, dropout: 0}
@@ -149,9 +150,8 @@ def test_a_number_with_an_exponent_and_a_quoted_text(experiment):
         ),
         (
             "schedule=gpip",
-            "override 'schedule=gpip': schedule.name: got 'gpip'; it must be one of gpipe, 1f1b, "
-            "interleaved; "
-            "nearest: gpipe",
+            "override 'schedule=gpip': schedule.name: got 'gpip'; it must be one of "
+            f"{', '.join(SCHEDULE_NAMES)}; nearest: gpipe",
         ),
         (
             "tensor=[1,-2]",

@@ -79,6 +79,19 @@ def test_a_valid_point_breaks_nothing():
             "2 that sum to 9; schedule.split=[4, 4] would work",
         ),
         (
+            {"schedule": {"cap": 2}},
+            "schedule.cap=2: 1f1b has no limit to choose on the microbatches in flight; leave schedule.cap out, or use "
+            "schedule=list",
+        ),
+        (
+            {"schedule": {"name": "readiness", "cap": 2}},
+            "schedule.name=readiness: this version cannot run it yet; schedule.name=1f1b would work",
+        ),
+        (
+            {"schedule": {"name": "file", "file": "x.csv"}},
+            "schedule.name=file: this version cannot read a schedule yet; schedule.name=1f1b would work",
+        ),
+        (
             {"parallel": {"order": ["tensor", "data", "data"]}},
             "parallel.order=['tensor', 'data', 'data']: it must name each dimension once; "
             "parallel.order=[tensor, data, pipeline] would work",
@@ -156,9 +169,8 @@ def test_schedule_rules_reach_the_point():
         {"kernels": "triton"},
         {"kernels": "apex"},
         {"kernels": {"attention": "apex", "layer_norm": "torch"}},
-        {"schedule": {"cap": 2}},
-        {"schedule": {"base": "1f1b"}},
-        {"schedule": {"file": "x.csv"}},
+        {"schedule": {"name": "zb-h1"}},
+        {"schedule": {"name": "chimera"}, "parallel": {"pipeline": 2}},
     ],
 )
 def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(sections):

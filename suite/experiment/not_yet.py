@@ -9,7 +9,7 @@ _KERNEL_SETS = ("triton", "apex")
 def not_yet(point: Point) -> list[str]:
     """One sentence for each value that this version cannot run, with one that it can."""
     found = []
-    parallel, schedule, training = point.parallel, point.schedule, point.training
+    parallel, training = point.parallel, point.training
     if parallel.sharding == "zero3" and training.recompute != "none":
         found.append(_sentence("training.recompute", training.recompute, "none", " with parallel.sharding=zero3"))
     for field, value in point.checkpoint.model_dump(exclude_defaults=True).items():
@@ -26,10 +26,13 @@ def not_yet(point: Point) -> list[str]:
     for operator, kernel_set in kernels.items():
         if kernel_set in _KERNEL_SETS:
             found.append(_sentence(f"kernels.{operator}" if operator else "kernels", kernel_set, "torch"))
-    for field in ("cap", "base", "file"):
-        value = getattr(schedule, field)
-        if value is not None:
-            found.append(_sentence(f"schedule.{field}", str(value), "null"))
+    # Imported here: the schedule generators are not needed to read a file.
+    from suite.pipeline.generators import GENERATORS
+
+    name = point.schedule.name
+    generator = GENERATORS.get(name)
+    if generator and (generator.splits_backward or generator.replicas > 1 or name == "readiness"):
+        found.append(_sentence("schedule.name", name, "1f1b"))
     return found
 
 

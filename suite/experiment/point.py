@@ -88,15 +88,21 @@ class Parallel(Section):
 
 
 class Schedule(Section):
-    """The pipeline schedule; `chunks` is the number of model chunks per rank (the paper's v)."""
+    """The pipeline schedule; `chunks` is the number of model chunks per rank (the paper's v).
+
+    `group`: microbatches per group of the interleaved schedules; left out, the pipeline size. `cap`: microbatches in
+    flight, in shares of a rank. `base`: the schedule that `readiness` takes as its hint; left out, 1f1b. `costs`:
+    time of F, B and W that `list` makes its order for. `split`: layers per virtual stage.
+    """
 
     name: ScheduleName = "1f1b"
     chunks: Count = 1
     group: Count | None = None
     cap: Count | None = None
-    base: str | None = None
+    base: ScheduleName | None = None
     split: tuple[Count, ...] | None = None
     file: str | None = None
+    costs: tuple[Rate, Rate, Rate] = (1.0, 1.0, 1.0)
 
     @model_validator(mode="before")
     @classmethod

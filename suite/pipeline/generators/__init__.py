@@ -1,77 +1,190 @@
 """The generators by name: each a pure function from sizes to a schedule, a page long, named after its paper."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
+from suite.pipeline.collection import no_collection
+from suite.pipeline.generators.chimera import chimera
+from suite.pipeline.generators.controllable_memory import v_half, v_min, v_zb
+from suite.pipeline.generators.dualpipe import dualpipe, dualpipe_v
 from suite.pipeline.generators.gpipe import gpipe
+from suite.pipeline.generators.hanayo import hanayo
 from suite.pipeline.generators.interleaved import group_rule, interleaved
+from suite.pipeline.generators.list_scheduler import list_scheduled
+from suite.pipeline.generators.looped_bfs import looped_bfs
 from suite.pipeline.generators.one_f_one_b import one_f_one_b
+from suite.pipeline.generators.rules import (
+    Chunks,
+    ScheduleOptions,
+    chunks_problem,
+    even_stages,
+    field_problem,
+    paired_directions,
+    two_per_stage,
+)
+from suite.pipeline.generators.two_stage_backward import two_stage_backward
+from suite.pipeline.generators.zb_v import zb_v
+from suite.pipeline.generators.zero_bubble import interleaved_zb, zb_h1, zb_h2
 from suite.pipeline.program import Schedule
 
+MOST_ACTIONS = 2_000_000  # of one schedule
 
-class ScheduleOptions(Protocol):
-    """The schedule section of a point, as far as generators read it."""
 
-    @property
-    def name(self) -> str:
-        """The schedule's name."""
+def _any_sizes(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
+    return None
 
-    @property
-    def chunks(self) -> int:
-        """Model chunks per rank."""
 
-    @property
-    def group(self) -> int | None:
-        """Microbatches per group of the interleaved schedule."""
+def _groups(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
+    return group_rule(options.name, stages, microbatches, options.group)
 
 
 @dataclass(frozen=True)
 class Generator:
-    """A schedule by name: how it is built, and why sizes may not suit it."""
+    """A schedule by name: its paper, how it is built from p, m and options, and what it accepts.
 
-    build: Callable[[int, int, ScheduleOptions], Schedule]
-    refuses: Callable[[int, int, ScheduleOptions], str | None]
+    `fields` are the options beside the chunks that mean something to it, `sizes` says why p and m do not suit.
+    `splits_backward`: its programs have B and W. `replicas`: copies of the model that share the ranks.
+    """
+
     paper: str
+    build: Callable[[int, int, ScheduleOptions], Schedule]
+    chunks: Chunks = "one"
+    fields: tuple[str, ...] = ()
+    sizes: Callable[[int, int, ScheduleOptions], str | None] = _any_sizes
+    splits_backward: bool = False
+    replicas: int = 1
 
 
-def _one_chunk(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
-    """The rule of schedules with one stage per rank."""
-    if options.chunks != 1:
-        return (
-            f"schedule.chunks={options.chunks}: {options.name} has one model chunk per rank; schedule.chunks=1 would "
-            "work, or schedule=interleaved"
-        )
-    if options.group is not None:
-        return (
-            f"schedule.group={options.group}: {options.name} has no groups; leave schedule.group out, or use "
-            "schedule=interleaved"
-        )
-    return None
-
+_INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2"
+_ZERO_BUBBLE = "Qi et al. 2023, arXiv:2401.10241"
+_CONTROLLABLE = "Qi et al. 2024, arXiv:2405.15362"
+_DUALPIPE = "DeepSeek-AI 2024, arXiv:2412.19437"
+_TWO_STAGE = "Rae et al. 2024, arXiv:2405.18047"
 
 GENERATORS: dict[str, Generator] = {
-    "gpipe": Generator(
-        lambda p, m, options: gpipe(p, m),
-        _one_chunk,
-        "Huang et al. 2019, arXiv:1811.06965",
-    ),
-    "1f1b": Generator(
-        lambda p, m, options: one_f_one_b(p, m),
-        _one_chunk,
-        "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1",
-    ),
+    "gpipe": Generator("Huang et al. 2019, arXiv:1811.06965", lambda p, m, _: gpipe(p, m)),
+    "1f1b": Generator("Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1", lambda p, m, _: one_f_one_b(p, m)),
     "interleaved": Generator(
+        _INTERLEAVED,
         lambda p, m, options: interleaved(p, m, options.chunks, options.group),
-        lambda p, m, options: group_rule(p, m, options.group),
-        "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2",
+        chunks="any",
+        fields=("group",),
+        sizes=_groups,
+    ),
+    "looped-bfs": Generator(
+        "Lamy-Poirier 2022, arXiv:2211.05953", lambda p, m, options: looped_bfs(p, m, options.chunks), chunks="any"
+    ),
+    "zb-h1": Generator(_ZERO_BUBBLE, lambda p, m, _: zb_h1(p, m), splits_backward=True),
+    "zb-h2": Generator(_ZERO_BUBBLE, lambda p, m, _: zb_h2(p, m), splits_backward=True),
+    "interleaved-zb": Generator(
+        f"{_ZERO_BUBBLE}, on {_INTERLEAVED}",
+        lambda p, m, options: interleaved_zb(p, m, options.chunks, options.group),
+        chunks="any",
+        fields=("group",),
+        sizes=_groups,
+        splits_backward=True,
+    ),
+    "zb-v": Generator(f"{_ZERO_BUBBLE}, section 6", lambda p, m, _: zb_v(p, m), chunks="two", splits_backward=True),
+    "v-min": Generator(_CONTROLLABLE, lambda p, m, _: v_min(p, m), chunks="two", splits_backward=True),
+    "v-half": Generator(_CONTROLLABLE, lambda p, m, _: v_half(p, m), chunks="two", splits_backward=True),
+    "v-zb": Generator(_CONTROLLABLE, lambda p, m, _: v_zb(p, m), chunks="two", splits_backward=True),
+    "chimera": Generator(
+        "Li and Hoefler 2021, arXiv:2107.06925", lambda p, m, _: chimera(p, m), sizes=even_stages, replicas=2
+    ),
+    "2bp-gpipe": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(gpipe(p, m)), splits_backward=True),
+    "2bp-1f1b": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(one_f_one_b(p, m)), splits_backward=True),
+    "hanayo": Generator(
+        "Liu et al. 2023, arXiv:2308.15762", lambda p, m, options: hanayo(p, m, options.chunks), chunks="even"
+    ),
+    "dualpipe": Generator(
+        _DUALPIPE, lambda p, m, _: dualpipe(p, m), sizes=paired_directions, splits_backward=True, replicas=2
+    ),
+    "dualpipe-v": Generator(
+        _DUALPIPE, lambda p, m, _: dualpipe_v(p, m), chunks="two", sizes=two_per_stage, splits_backward=True
+    ),
+    "list": Generator(
+        f"{_ZERO_BUBBLE}, section 3",
+        lambda p, m, options: list_scheduled(p, m, options.chunks, options.cap, options.costs),
+        chunks="any",
+        fields=("cap", "costs"),
+        splits_backward=True,
     ),
 }
 
 
+@dataclass(frozen=True)
+class _BaseOptions:
+    """The options of the schedule that `readiness` takes its hint from."""
+
+    name: str
+    chunks: int
+    group: int | None
+    cap: int | None
+    costs: tuple[float, float, float]
+    base: None = None
+    file: None = None
+
+
+def _base(options: ScheduleOptions) -> _BaseOptions:
+    name = options.base or "1f1b"
+    cap = options.cap if "cap" in GENERATORS[name].fields else None
+    return _BaseOptions(name, options.chunks, options.group, cap, options.costs)
+
+
+def _hint(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
+    """The base's schedule. Its programs only say what a rank prefers among what is ready."""
+    return replace(generate(_base(options), stages, microbatches), name="readiness")
+
+
+def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
+    if options.base in ("readiness", "file"):
+        return (
+            f"schedule.base={options.base}: readiness takes its hint from a schedule that is generated; "
+            "schedule.base=1f1b would work"
+        )
+    if options.cap is None:
+        return (
+            "schedule.cap=null: readiness has no order that would limit the microbatches in flight; "
+            f"schedule.cap={2 * stages} would work"
+        )
+    return why_not(_base(options), stages, microbatches)
+
+
+GENERATORS["readiness"] = Generator(
+    "Liu et al. 2026, arXiv:2605.18750",
+    _hint,
+    chunks="any",
+    fields=("group", "cap", "base", "costs"),
+    sizes=_no_hint,
+)
+
+
 def why_not(options: ScheduleOptions, stages: int, microbatches: int) -> str | None:
     """One sentence that says why the schedule cannot have these sizes and what would work; None if it can."""
-    return GENERATORS[options.name].refuses(stages, microbatches, options)
+    if options.name == "file":  # the one name without a generator: its schedule is to be read
+        return "schedule.name=file: this version cannot read a schedule yet; schedule.name=1f1b would work"
+    generator = GENERATORS[options.name]
+    return (
+        field_problem(options, generator.fields)
+        or chunks_problem(options, generator.chunks)
+        or _too_many(generator, options, stages, microbatches)
+        or generator.sizes(stages, microbatches, options)
+    )
+
+
+def _too_many(generator: Generator, options: ScheduleOptions, stages: int, microbatches: int) -> str | None:
+    """More actions than are worth listing."""
+    each = (3 if generator.splits_backward else 2) * stages * options.chunks
+    if each * microbatches <= MOST_ACTIONS:
+        return None
+    most = MOST_ACTIONS // each
+    fitting = (most // step * step for step in (2 * stages, stages, 1))
+    fewer = next((m for m in fitting if m and generator.sizes(stages, m, options) is None), None)
+    works = "fewer stages, chunks or microbatches" if fewer is None else f"{fewer} microbatches"
+    return (
+        f"{options.name} of {stages} stages with {options.chunks} chunks each and {microbatches} microbatches has "
+        f"{each * microbatches} actions, more than the {MOST_ACTIONS} of the largest schedule; {works} would work"
+    )
 
 
 def generate(options: ScheduleOptions, stages: int, microbatches: int) -> Schedule:
@@ -83,4 +196,5 @@ def generate(options: ScheduleOptions, stages: int, microbatches: int) -> Schedu
     problem = why_not(options, stages, microbatches)
     if problem:
         raise ValueError(problem)
-    return GENERATORS[options.name].build(stages, microbatches, options)
+    with no_collection():
+        return GENERATORS[options.name].build(stages, microbatches, options)
