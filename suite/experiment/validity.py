@@ -6,10 +6,11 @@ from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
-from suite.experiment.point import Checkpoint, Point
+from suite.experiment.point import MOST_LAYERS, Checkpoint, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
+from suite.pipeline.program import MOST_ACTIONS
 
 BYTE_VALUES = 256  # token values of a text read as bytes
 
@@ -57,15 +58,17 @@ def _layout(point: Point, cluster: Cluster) -> list[str]:
             f"{works} would work"
         )
     if layers < stages:
+        works = f"model.layers={stages}" if stages <= MOST_LAYERS else f"pipeline * chunks of at most {layers}"
         found.append(
             f"model.layers={layers}: fewer than one layer for each of the {stages} virtual stages (pipeline "
-            f"{parallel.pipeline} * chunks {point.schedule.chunks}); model.layers={stages} would work"
+            f"{parallel.pipeline} * chunks {point.schedule.chunks}); {works} would work"
         )
     split = point.schedule.split
     if split is not None and (len(split) != stages or sum(split) != layers):
         each, rest = divmod(layers, stages)
-        even = [each + 1] * rest + [each] * (stages - rest)
-        works = f"schedule.split={shown(even)}" if each else "leaving it out"
+        works = "leaving it out"
+        if each:
+            works = f"schedule.split={shown([each + 1] * rest + [each] * (stages - rest))}"
         found.append(
             f"schedule.split={shown(split)}: it must have {stages} entries, one per virtual stage, that sum "
             f"to {layers} layers, and it has {len(split)} that sum to {sum(split)}; {works} would work"
@@ -107,8 +110,29 @@ def _batch_and_schedule(point: Point) -> list[str]:
     # Imported here: the schedule generators are not needed to read a file.
     from suite.pipeline.generators import why_not
 
-    reason = why_not(point.schedule, stages=point.parallel.pipeline, microbatches=point.microbatches)
+    reason = None
+    if point.microbatches <= MOST_ACTIONS:
+        reason = why_not(point.schedule, stages=point.parallel.pipeline, microbatches=point.microbatches)
+    reason = reason or _too_long(point)
     return [] if reason is None else [reason]
+
+
+def _too_long(point: Point) -> str | None:
+    """Why the schedule has too many actions to be generated and proved.
+
+    None as well where not even one microbatch fits: there are then more virtual stages than a model can have layers.
+    """
+    stages, microbatches = point.virtual_stages, point.microbatches
+    actions, fits = 2 * stages * microbatches, MOST_ACTIONS // (2 * stages)
+    if actions <= MOST_ACTIONS or not fits:
+        return None
+    pipeline, chunks = point.parallel.pipeline, point.schedule.chunks
+    fits = fits // pipeline * pipeline or fits  # a multiple of the pipeline size suits the interleaved schedule
+    return (
+        f"training.global_batch={point.training.global_batch}: 2 * pipeline {pipeline} * chunks {chunks} * "
+        f"microbatches {microbatches} is {actions} actions, more than the {MOST_ACTIONS} that one schedule may have; "
+        f"training.global_batch={fits * point.parallel.data * point.training.microbatch} would work"
+    )
 
 
 def _inputs(point: Point) -> list[str]:
