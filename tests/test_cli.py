@@ -355,7 +355,9 @@ def test_a_results_folder_that_cannot_be_written_is_named(here, monkeypatch):
     (here / "taken").write_text("a file, not a folder")
     answer = call("run", "small.yaml", "--results", "taken")
     assert answer.code == 2
-    assert re.fullmatch(r"error: \S*taken\S*: Not a directory\n", answer.err)
+    assert answer.err == "error: --results taken: it is a file; a folder, such as results/runs, would work\n"
+    for command in (("run", "small.yaml", "--dry-run"), ("status", "small.yaml"), ("report", "small.yaml")):
+        assert call(*command, "--results", "taken") == Answer(2, "", answer.err)
 
 
 def test_version_and_list():
