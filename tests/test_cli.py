@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import resource
 import subprocess
@@ -428,3 +429,20 @@ def test_the_front_is_the_same_from_a_shell(tmp_path):
     if script.exists():
         done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout == f"{suite.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("plan", "quickstart", "--json"), ("schedule", "gpipe", "--stages", "4", "--microbatches", "400")],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_full_disk_is_one_sentence_and_a_reader_that_left_is_none(tmp_path, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*FRONT, *arguments], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: the output, or a file, cannot be written: No space left on device\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run([*FRONT, *arguments], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (1, "")
