@@ -1,15 +1,17 @@
 """The front door: parses, calls, prints."""
 
 import json
+import shlex
 import sys
-import threading
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from suite import __version__
+from suite.ending import DONE, INTERRUPTED, NOTHING_MEASURED, SOME_FAILED, refuse, to_the_end
 from suite.experiment.catalogue import (
     default_scale,
     list_clusters,
@@ -17,15 +19,13 @@ from suite.experiment.catalogue import (
     load_cluster,
     load_experiment,
 )
-from suite.experiment.errors import BadInput, did_you_mean
+from suite.experiment.errors import did_you_mean
 from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
 from suite.experiment.spec import Experiment
-from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
 from suite.records.schema import Source
 
-DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
 RUNS = Path("results/runs")
 
 app = typer.Typer(
@@ -76,27 +76,37 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 
 
 def main() -> None:
-    """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
-    if threading.current_thread() is threading.main_thread():
-        take_interrupts()
-    try:
-        app()
-    except BadInput as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run the command line."""
+    to_the_end(app)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    print(f"error: {sentence}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)
+def _folders(results: Sequence[Path] | None) -> list[Path]:
+    """The results folders to read, none of which may be a file."""
+    folders = list(results or [RUNS])
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            refuse(f"--results {folder}: it is a file; a folder, such as {RUNS}, would work")
+    return folders
+
+
+def _records(folders: Sequence[Path], name: str, scale: str, source: Source) -> tuple[list[Any], list[Any]]:
+    """The records of the sweep's points, and the files that are none."""
+    from suite.experiment.recorded import own
+    from suite.records.store import read_stores
+
+    stored, problems = read_stores(folders, name, scale, source)
+    records, edited = own(stored)
+    return records, sorted([*problems, *edited])
+
+
+def _print_skipped(problems: Iterable[Any]) -> None:
+    for problem in problems:
+        print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
+
+
+def _command(command: str, experiment: str, overrides: Iterable[str] | None) -> str:
+    """A command to type."""
+    return shlex.join(["suite", command, experiment, *(overrides or [])])
 
 
 def _print_json(value: Any) -> None:
@@ -112,7 +122,7 @@ def _expanded(
 ) -> tuple[Experiment, str, Expansion]:
     experiment = load_experiment(name)
     simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
-    chosen = scale or simulated_at or default_scale(experiment)
+    chosen = scale if scale is not None else simulated_at or default_scale(experiment)
     given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
     return experiment, chosen, expand(experiment, chosen, given)
 
@@ -142,19 +152,17 @@ def run(
     from suite.console import first_line, out, styled
     from suite.console import label as point_label
     from suite.launch.sweep import todo
-    from suite.records.store import Store
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    records, problems = Store(results).read(found.name, chosen, on.source)
+    records, problems = _records(_folders([results]), found.name, chosen, on.source)
     work = todo(expansion.points, records, fresh)
-    for problem in problems:
-        print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
+    _print_skipped(problems)
     for planned in work.invalid:
         print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
     for point, why in work.elsewhere:
         print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
     if not expansion.valid:
-        _refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
+        refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
     if not as_json:
         out.print(
             f"{found.name} ({chosen}): {work.launches} launches to run, {len(work.present)} points present, "
@@ -162,7 +170,7 @@ def run(
             + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
         )
     if not (work.missing or as_json):
-        out.print(f"nothing is missing; suite report {experiment} shows what is there")
+        out.print(f"nothing is missing; {_command('report', experiment, overrides)} shows what is there")
     if dry_run:
         for point, count in () if as_json else work.missing:
             out.print(f"{point.id} {point.layout} {point.schedule_label} m={point.microbatches}, {count} launch(es)")
@@ -239,7 +247,7 @@ def plan(
             out.print(f"invalid {', '.join(ids)}: {reason}", markup=False)
         out.print(f"{len(expansion.valid)} of {len(rows)} points can run{repeated}")
     if not expansion.valid:
-        _refuse(f"{found.name} at scale {chosen} has no valid point")
+        refuse(f"{found.name} at scale {chosen} has no valid point")
 
 
 @app.command()
@@ -255,11 +263,10 @@ def status(
     """Show where each point of a sweep stands: ok, starting, running, missing, failed and why."""
     from suite.console import out, status_table
     from suite.launch.status import states
-    from suite.records.store import read_stores
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    folders = results or [RUNS]
-    records, problems = read_stores(folders, found.name, chosen, on.source)
+    folders = _folders(results)
+    records, problems = _records(folders, found.name, chosen, on.source)
     rows = states(expansion.points, records, [folder / found.name / chosen / on.source for folder in folders])
     if as_json:
         _print_json({"experiment": found.name, "scale": chosen, "points": [one.as_json() for one in rows]})
@@ -273,7 +280,12 @@ def status(
 
 @app.command()
 def report(
-    experiments: Annotated[list[str], typer.Argument(metavar="EXPERIMENT...", help="Experiments to report on.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="EXPERIMENT... [KEY=VALUE]...", help="Experiments to report on; overrides choose points."
+        ),
+    ],
     out_dir: Annotated[Path, typer.Option("--out", help="The folder that each report's own folder goes to.")] = Path(
         "reports"
     ),
@@ -284,49 +296,61 @@ def report(
     results: Results = None,
 ) -> None:
     """Write the report of each experiment from its records: HTML, Markdown, CSV, SVG and PNG."""
-    from suite.report.explain import explain as explained
     from suite.report.metrics import ImpossibleEfficiencyError
-    from suite.report.page import write_report
-    from suite.report.tables import text_table
+    from suite.report.selection import select
 
+    experiments = [word for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    if not experiments:
+        refuse("a report is of an experiment; suite report quickstart " + " ".join(overrides) + " would work")
+    if explain is not None and (len(experiments) > 1 or not explain.strip()):
+        refuse(f"--explain {explain!r}: it takes one experiment and a point's id, as the report's first column has it")
     nothing = False
     for name in experiments:
-        title, stored, records, problems = _stored(name, scale, results)
-        for problem in problems:
-            print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
-        if not records:
-            print(f"{stored}: nothing was measured; suite run {name} first", file=sys.stderr)
+        found = select(name, overrides, scale, _folders(results))
+        if found.left_out:
+            print(f"{found.name}: {found.left_out} records of other points are left out", file=sys.stderr)
+        if not found.records:
+            _print_skipped(found.problems)
+            print(f"{found.name}: nothing was measured; {_command('run', name, overrides)} first", file=sys.stderr)
             nothing = True
             continue
-        if explain is not None:
-            chosen = [record for record in records if record.point_id.startswith(explain)]
-            if not chosen:
-                ids = {record.point_id for record in records}
-                _refuse(f"{stored} has no record of point {explain}; {did_you_mean(explain, sorted(ids))}")
-            print("\n\n".join(explained(record) for record in chosen))
-            continue
         try:
-            written = write_report(title, records, problems, out_dir / stored)
+            measured = _explain(found, explain) if explain is not None else _report(found, out_dir / found.name)
         except ImpossibleEfficiencyError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(SOME_FAILED) from None
-        print(text_table(written.table))
-        print(f"\nreport: {out_dir / stored / 'index.html'}")
+        nothing = nothing or not measured
     raise typer.Exit(NOTHING_MEASURED if nothing else DONE)
 
 
-def _stored(name: str, scale: str | None, results: list[Path] | None) -> tuple[str, str, list[Any], list[Any]]:
-    """The title, stored name, records and problems of an experiment that has a file, or only records."""
-    from suite.records.store import Store, read_stores
+def _report(found: Any, folder: Path) -> bool:
+    """Write one report and print its table; whether anything was measured."""
+    from suite.report.page import write_report
+    from suite.report.tables import text_table
 
-    folders = results or [RUNS]
-    if name in {known for folder in folders for known in Store(folder).experiments()} - set(list_experiments()):
-        title, stored = name, name
-    else:
-        found = load_experiment(name)
-        title, stored = found.title or found.name, found.name
-    records, problems = read_stores(folders, stored, scale)
-    return title, stored, list(records), list(problems)
+    written = write_report(found.title, found.records, found.problems, folder, found.schedules)
+    _print_skipped(written.problems)
+    print(text_table(written.table))
+    print(f"\nreport: {folder / 'index.html'}")
+    if not written.measured:
+        print(f"{found.name}: nothing was measured; no launch has a timed iteration", file=sys.stderr)
+    return written.measured
+
+
+def _explain(found: Any, point_id: str) -> bool:
+    """Print how the numbers of a point's records come about; whether there is a record that can be explained."""
+    from suite.report.explain import explain
+    from suite.report.summary import launches_of
+
+    chosen = [record for record in found.records if record.point_id.startswith(point_id)]
+    if not chosen:
+        ids = sorted({record.point_id for record in found.records})
+        refuse(f"{found.name} has no record of point {point_id}; {did_you_mean(point_id, ids)}")
+    launches, unreadable = launches_of(chosen)
+    _print_skipped([*found.problems, *unreadable])
+    print("\n\n".join(explain(launch.record) for launch in launches))
+    return bool(launches)
 
 
 @app.command()
@@ -356,9 +380,9 @@ def schedule(
     from suite.schedules import Asked, Drawing
 
     if as_json and (out_file or format_):
-        _refuse("--json prints numbers only; it goes with neither --format nor --out")
+        refuse("--json prints numbers only; it goes with neither --format nor --out")
     if trace and cost:
-        _refuse("--trace takes the times of the record; leave --cost out")
+        refuse("--trace takes the times of the record; leave --cost out")
     try:
         drawing = Drawing.of(names or [], Asked(stages, microbatches, chunks, group, file), trace, cost or "1,1,1")
         if as_json:
@@ -367,7 +391,7 @@ def schedule(
         form = format_ or Format.TEXT
         text = drawing.exported(form, out_file is not None)
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
     if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
         print(drawing.summary)
     if out_file:

@@ -25,12 +25,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.kernels", "suite.records", "suite.pipeline"),
     ("suite.experiment",),
     ("suite.parallel", "suite.measure"),
-    ("suite.model", "suite.pipeline.transport"),
+    ("suite.model", "suite.pipeline.transport", "suite.pipeline.mailboxes"),
     ("suite.pipeline.engine",),
+    ("suite.pipeline.ready_engine",),
     ("suite.training",),
     ("suite.launch",),
     ("suite.report",),
-    ("suite.console", "suite.schedules"),
+    ("suite.console", "suite.schedules", "suite.ending"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -102,7 +103,7 @@ def test_the_package_itself_and_the_ground_floor_import_nothing_of_the_suite():
 # What computes, and so may need torch; everything else must not.
 COMPUTES = re.compile(
     r"suite\.kernels\.(?!registry$)\w+|suite\.(parallel|model|training)\.(?!(sizes|split)$)\w+|suite\.measure\.(clock|gemm|memory)"
-    r"|suite\.pipeline\.(engine|transport)|suite\.launch\.(rank|samples|trace)"
+    r"|suite\.pipeline\.(engine|ready_engine|transport|mailboxes)|suite\.launch\.(rank|emulated|samples|trace)"
 )
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import resource
 import subprocess
@@ -356,7 +357,9 @@ def test_a_results_folder_that_cannot_be_written_is_named(here, monkeypatch):
     (here / "taken").write_text("a file, not a folder")
     answer = call("run", "small.yaml", "--results", "taken")
     assert answer.code == 2
-    assert re.fullmatch(r"error: \S*taken\S*: Not a directory\n", answer.err)
+    assert answer.err == "error: --results taken: it is a file; a folder, such as results/runs, would work\n"
+    for command in (("run", "small.yaml", "--dry-run"), ("status", "small.yaml"), ("report", "small.yaml")):
+        assert call(*command, "--results", "taken") == Answer(2, "", answer.err)
 
 
 def test_version_and_list():
@@ -427,3 +430,20 @@ def test_the_front_is_the_same_from_a_shell(tmp_path):
     if script.exists():
         done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout == f"{suite.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("plan", "quickstart", "--json"), ("schedule", "gpipe", "--stages", "4", "--microbatches", "400")],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_full_disk_is_one_sentence_and_a_reader_that_left_is_none(tmp_path, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*FRONT, *arguments], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: the output, or a file, cannot be written: No space left on device\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run([*FRONT, *arguments], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (1, "")

@@ -9,7 +9,7 @@ import pytest
 from suite.experiment.catalogue import load_experiment
 from suite.experiment.errors import BadInput, Place
 from suite.experiment.source import parse_value, read_yaml
-from suite.experiment.spec import Experiment
+from suite.experiment.spec import Experiment, read_experiment
 from suite.pipeline.names import SCHEDULE_NAMES
 
 SCHEDULES = ", ".join(SCHEDULE_NAMES)
@@ -122,7 +122,7 @@ def test_a_file_without_scales_has_the_scale_laptop_and_its_stem_as_name(tmp_pat
         ),
         (
             BASE + "parallel: {tensor: true}\n",
-            "experiment.yaml:3:20: parallel.tensor: got true; it must be a whole number of at least 1",
+            "experiment.yaml:3:20: parallel.tensor: got true; it must be a whole number of at least 1; 1 would work",
         ),
         (
             BASE + "parallel: {sequence: yes}\n",
@@ -132,8 +132,11 @@ def test_a_file_without_scales_has_the_scale_laptop_and_its_stem_as_name(tmp_pat
             BASE + "parallel: {sequence: 1}\n",
             "experiment.yaml:3:22: parallel.sequence: got 1; it must be true or false",
         ),
-        (BASE + "parallel: 4\n", "experiment.yaml:3:11: parallel: got 4; it must be a mapping of fields"),
-        (BASE + "cluster: 4\n", "experiment.yaml:3:10: cluster: got 4; it must be text"),
+        (
+            BASE + "parallel: 4\n",
+            "experiment.yaml:3:11: parallel: got 4; it must be a mapping of fields; parallel={tensor: 1} would work",
+        ),
+        (BASE + "cluster: 4\n", "experiment.yaml:3:10: cluster: got 4; it must be text; local would work"),
         (BASE + "title: [4]\n", "experiment.yaml:3:8: title: got [4]; it must be text"),
         (
             BASE + "schedule: {split: [1, two]}\n",
@@ -267,9 +270,13 @@ def test_a_file_without_scales_has_the_scale_laptop_and_its_stem_as_name(tmp_pat
         # names that become folders
         (
             BASE + "name: ../up\n",
-            "experiment.yaml:3:7: name: got '../up'; it names a folder, so it must be letters, digits, "
-            "'.', '_' "
-            "and '-'",
+            "experiment.yaml:3:7: name: got '../up'; it names a folder, so it must be unaccented "
+            "letters, digits, '.', '_' and '-', a letter or digit first; up would work",
+        ),
+        (
+            BASE + "scales: {größe 2: {}}\n",
+            "experiment.yaml:3:10: scales.größe 2: it names a folder, so it must be unaccented letters, digits, '.', "
+            "'_' and '-', a letter or digit first; groe-2 would work",
         ),
     ],
 )
@@ -377,3 +384,15 @@ def test_reading_and_expanding_needs_no_torch_and_starts_fast():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert time.perf_counter() - start < 5
+
+
+def test_a_file_whose_name_cannot_name_a_folder_is_told_to_give_one(tmp_path):
+    path = tmp_path / "ünï.yaml"
+    path.write_text(BASE)
+    with pytest.raises(BadInput) as caught:
+        read_experiment(path)
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("is left out, and the file is called 'ünï'; it names a folder")
+    assert problem.message.endswith("; uni would work")
+    path.write_text(BASE + "name: uni\n")
+    assert read_experiment(path).name == "uni"

@@ -157,8 +157,44 @@ def test_a_number_with_an_exponent_and_a_quoted_text(experiment):
             "tensor=[1,-2]",
             "override 'tensor=[1,-2]': parallel.tensor: got -2; it must be a whole number of at least 1; nearest: 1",
         ),
-        ("tensor=", "override 'tensor=': parallel.tensor: got null; it must be a whole number of at least 1"),
-        ("parallel=2", "override 'parallel=2': parallel: got 2; it must be a mapping of fields"),
+        (
+            "tensor=",
+            "override 'tensor=': parallel.tensor: got null; it must be a whole number of at least 1; 1 would work",
+        ),
+        (
+            "parallel=2",
+            "override 'parallel=2': parallel: got 2; it must be a mapping of fields; parallel={tensor: 1} would work",
+        ),
+        (
+            "parallel=zero1",
+            "override 'parallel=zero1': parallel: got 'zero1'; it must be a mapping of fields; "
+            "parallel={sharding: zero1} would work",
+        ),
+        (
+            "data=text",
+            "override 'data=text': parallel.data: got 'text'; it must be a whole number of at least 1; 1 would work, "
+            "or data={source: text}",
+        ),
+        (
+            "learning_rate=-1",
+            "override 'learning_rate=-1': training.learning_rate: got -1; it must be a number above 0; "
+            "0.0001 would work",
+        ),
+        (
+            "loss_scale=0",
+            "override 'loss_scale=0': training.loss_scale: got 0; it must be dynamic or a number above 0; "
+            "dynamic would work",
+        ),
+        (
+            "stall_seconds=1e300",
+            "override 'stall_seconds=1e300': measure.stall_seconds: got 1e+300; it must be a number above 0 and up to "
+            "10000000; nearest: 10000000.0",
+        ),
+        (
+            "dropout=1.0",
+            "override 'dropout=1.0': model.dropout: got 1.0; it must be a number of at least 0 and below 1; "
+            "0.1 would work",
+        ),
         ("tensor=[]", "override 'tensor=[]': tensor: an axis needs at least one value"),
         ("tensor", "override 'tensor': an override is written key=value"),
         ("=2", "override '=2': an override is written key=value"),

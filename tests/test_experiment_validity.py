@@ -5,8 +5,10 @@ import re
 import pytest
 
 from suite.experiment.cluster import Cluster
+from suite.experiment.fields import FIELDS
 from suite.experiment.point import Point
 from suite.experiment.validity import nearest_divisor, violations
+from suite.pipeline.program import MOST_ACTIONS
 
 LOCAL = Cluster(name="local", max_ranks=16)
 
@@ -65,6 +67,16 @@ def test_a_valid_point_breaks_nothing():
             {"parallel": {"tensor": 8, "pipeline": 8}},
             "parallel.data=1: tensor 8 * pipeline 8 * data 1 is 64 ranks, more than the 16 of cluster local; "
             "tensor * pipeline of at most 16 would work",
+        ),
+        (
+            {"training": {"global_batch": 10**9}, "parallel": {"pipeline": 3}},
+            "training.global_batch=1000000000: 2 * pipeline 3 * chunks 1 * microbatches 1000000000 is 6000000000 "
+            "actions, more than the 2000000 that one schedule may have; training.global_batch=333333 would work",
+        ),
+        (
+            {"schedule": {"name": "interleaved", "chunks": 10**9}},
+            "model.layers=8: fewer than one layer for each of the 1000000000 virtual stages (pipeline 1 * chunks "
+            "1000000000); pipeline * chunks of at most 8 would work",
         ),
         (
             {"parallel": {"pipeline": 3}, "schedule": {"split": [4, 4]}},
@@ -148,6 +160,31 @@ def test_the_schedule_is_asked_with_its_sizes(monkeypatch):
     asked.clear()
     assert len(violations(_point(parallel={"data": 3}), LOCAL)) == 1
     assert asked == []  # it has no number of microbatches to ask with
+
+
+def test_the_longest_schedule_is_the_one_that_is_proposed():
+    sections = {"parallel": {"pipeline": 4, "data": 2}, "schedule": {"name": "interleaved", "chunks": 2}}
+    (sentence,) = violations(_point(**sections, training={"global_batch": 10**9}), LOCAL)
+    batch = int(re.fullmatch(r".*; training\.global_batch=(\d+) would work", sentence)[1])
+    assert violations(_point(**sections, training={"global_batch": batch}), LOCAL) == []
+    assert len(violations(_point(**sections, training={"global_batch": batch + 8}), LOCAL)) == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "most"),
+    [
+        ("model", "layers", MOST_ACTIONS // 2),
+        ("model", "vocab_size", 10**9),
+        ("training", "seed", 10**12),
+        ("training", "loss_scale", 2**32),
+        ("measure", "stall_seconds", 10_000_000),
+    ],
+)
+def test_sizes_have_an_end(section, field, most):
+    _point(**{section: {field: most}})
+    with pytest.raises(ValueError, match=field):
+        _point(**{section: {field: most + 1}})
+    assert f"up to {most}; nearest: {most}" in FIELDS[f"{section}.{field}"].complaint(10 * most)
 
 
 def test_sequence_parallelism_needs_a_sequence_that_divides():

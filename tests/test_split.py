@@ -1,5 +1,7 @@
 """The layers of each stage."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +54,10 @@ def test_no_move_of_one_layer_makes_the_costliest_stage_cheaper(stages, extra, v
 
 def test_a_split_that_is_given_is_taken():
     assert [len(part) for part in layer_split(model(9), 3, (5, 1, 3))] == [5, 1, 3]
+
+
+def test_a_million_layers_are_spread_at_once():
+    begin = time.process_time()
+    assert counts(10**6 - 1, 2) == [500_000, 499_999]
+    assert set(counts(10**5 - 1, 49_999)) == {2, 3}
+    assert time.process_time() - begin < 20

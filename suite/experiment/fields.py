@@ -39,6 +39,17 @@ class Rule:
         """Whether one value of the field is itself a list."""
         return any(get_origin(option) is tuple for option in _options(self.kind))
 
+    @cached_property
+    def example(self) -> Any:
+        """A value of the field: its default, or the smallest; None where it has neither."""
+        smallest = (_bounds(_constraints(option)[1]).get("ge") for option in _options(self.kind))
+        return next((value for value in (self.default, *smallest) if value is not None and self.accepts(value)), None)
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the field takes one of a few words, which its description lists."""
+        return get_origin(self.kind) is Literal or _constraints(self.kind)[0] is bool
+
     def accepts(self, value: Any) -> bool:
         """Whether `value` is a value of the field."""
         try:
@@ -48,14 +59,20 @@ class Rule:
         return True
 
     def complaint(self, value: Any) -> str | None:
-        """What is wrong with `value` in one sentence, with the nearest that would do; None if it does."""
+        """What is wrong with `value` in one sentence, with one that would do; None if it does."""
         if self.accepts(value):
             return None
-        sentence = f"got {shown(value)}; it must be {self.must_be}"
+        sentence = f"got {shown(value)}; it must be {_describe(self.kind, value)}"
         for candidate in _candidates(value, self.kind):
             if self.accepts(candidate):
-                return f"{sentence}; nearest: {candidate if isinstance(candidate, str) else shown(candidate)}"
-        return sentence
+                return f"{sentence}; nearest: {_written(candidate)}"
+        if self.example is None or self.is_choice:
+            return sentence
+        return f"{sentence}; {_written(self.example)} would work"
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def rules_of(section: type[BaseModel], prefix: str = "") -> dict[str, Rule]:
@@ -89,10 +106,11 @@ def _constraints(kind: Any) -> tuple[Any, list[Any]]:
     return base, flat
 
 
-def _describe(kind: Any) -> str:
+def _describe(kind: Any, value: Any = None) -> str:
+    """What a type accepts. Its upper limit, which is mostly far from any use, only where `value` is above it."""
     base, constraints = _constraints(kind)
     if get_origin(base) in (Union, types.UnionType):
-        return " or ".join(_describe(option) for option in _options(base) if option is not type(None))
+        return " or ".join(_describe(option, value) for option in _options(base) if option is not type(None))
     if get_origin(base) is Literal:
         choices = [str(choice) for choice in get_args(base)]
         return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
@@ -104,13 +122,22 @@ def _describe(kind: Any) -> str:
     if get_origin(base) is dict:
         return f"a mapping in which every value is {_describe(get_args(base)[1])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[base]
-    limits = [
-        f"{phrase} {getattr(constraint, bound)}"
-        for constraint in constraints
-        for bound, phrase in (("ge", "of at least"), ("gt", "above"), ("le", "up to"), ("lt", "below"))
-        if hasattr(constraint, bound)
-    ]
+    bounds = _bounds(constraints)
+    if not (isinstance(value, int | float) and value > bounds.get("le", value)):
+        bounds.pop("le", None)
+    phrases = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
+    limits = [f"{phrase} {bounds[bound]:.15g}" for bound, phrase in phrases.items() if bound in bounds]
     return " ".join([words, " and ".join(limits)]).strip()
+
+
+def _bounds(constraints: Iterable[Any]) -> dict[str, Any]:
+    """The limits among a type's constraints, by the names that pydantic gives them."""
+    return {
+        name: getattr(constraint, name)
+        for constraint in constraints
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(constraint, name)
+    }
 
 
 def _candidates(value: Any, kind: Any) -> Iterable[Any]:
@@ -133,16 +160,16 @@ def _candidates(value: Any, kind: Any) -> Iterable[Any]:
                     value = float(value)
                 except ValueError:
                     continue
-            if isinstance(value, int | float):
-                yield value
-                if abs(value) < 1e15:
-                    yield round(value)
-            yield from (
-                getattr(constraint, name)
-                for constraint in constraints
-                for name in ("ge", "le")
-                if hasattr(constraint, name) and isinstance(value, int | float)
-            )
+            if not isinstance(value, int | float):
+                continue
+            yield value
+            if abs(value) < 1e15:
+                yield round(value)
+            bounds = _bounds(constraints)
+            if value < bounds.get("ge", value):
+                yield bounds["ge"]
+            if value > bounds.get("le", value):
+                yield bounds["le"]
 
 
 SECTIONS: dict[str, dict[str, Rule]] = {

@@ -12,17 +12,25 @@ from pydantic_core import PydanticCustomError
 
 from suite.experiment.models import MODELS
 from suite.pipeline.names import ScheduleName, default_chunks
+from suite.pipeline.program import MOST_ACTIONS
 
 Dimension = Literal["tensor", "data", "pipeline"]
 KernelSet = Literal["auto", "reference", "torch", "triton", "apex"]
 
+MOST = 1_000_000_000  # of anything that is counted; far beyond any use, and small enough to compute with
+MOST_LAYERS = MOST_ACTIONS // 2  # one per virtual stage of the longest schedule of one microbatch
+
 # Strict scalars: `true` is not 1, "4" is not 4 and 2.0 is not a count. A whole number may stand for a float.
-Count = Annotated[int, Field(strict=True, ge=1)]
-Whole = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Layers = Annotated[int, Field(strict=True, ge=1, le=MOST_LAYERS)]
+Whole = Annotated[int, Field(strict=True, ge=0, le=MOST)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # times a million it is still a seed that torch takes
 Flag = Annotated[bool, Field(strict=True)]
 Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=1e7)]
+LossScale = Annotated[float, Field(strict=True, gt=0, le=2.0**32)]
 
 
 class Section(BaseModel):
@@ -35,7 +43,7 @@ class Model(Section):
     """The shape of the GPT. Sizes are counts; `name` is a label and not part of a point's identity."""
 
     name: str | None = None
-    layers: Count
+    layers: Layers
     hidden_size: Count
     heads: Count
     ffn_hidden_size: Count = 0  # left out: 4 * hidden_size
@@ -122,11 +130,11 @@ class Training(Section):
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_layers: Count = 1  # layers between the inputs that full recomputation keeps
-    seed: Whole = 1234
+    seed: Seed = 1234
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Rate = 1e-4
     gradient_clip: Limit = 1.0  # 0: no clipping
-    loss_scale: Literal["dynamic"] | Rate = "dynamic"
+    loss_scale: Literal["dynamic"] | LossScale = "dynamic"
 
 
 class Data(Section):
@@ -152,7 +160,7 @@ class Measure(Section):
     trace: Flag = False  # keep one iteration's actions in the record, and a trace file of every rank beside it
     profile: Flag = False  # run one more iteration under torch's profiler, after the timed ones
     evaluation: Whole = 0  # global batches of held-out tokens whose loss is taken at the end
-    stall_seconds: Rate = 600.0  # a rank that gets no further for so long ends the point
+    stall_seconds: Seconds = 600.0  # a rank that gets no further for so long ends the point
 
 
 class Pace(Section):

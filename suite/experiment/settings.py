@@ -169,7 +169,7 @@ class Keys:
         if key in ("model.name", "schedule.name"):
             section, _, leaf = key.partition(".")
             return section_change(section, Node({leaf: node}, node.place, node.key_place), problems)
-        value = _checked(key, node, problems)
+        value = _checked(key, node, problems, _as_section(word, node) if word in SECTIONS else None)
         return None if value is None else Change({key: value}, (), {key: value.value})
 
     def _names_nothing(self, word: str) -> str:
@@ -182,11 +182,28 @@ class Keys:
         return f"names no field, section or variable; {did_you_mean(word, self.settable)}"
 
 
-def _checked(key: str, node: Node, problems: list[Problem]) -> Setting | None:
+def _as_section(section: str, node: Node) -> str | None:
+    """The section as a mapping with the node's value in the field whose word it is; None where it is no such word."""
+    word = node.value
+    if not isinstance(word, str):
+        return None
+    leaf = next((leaf for leaf, rule in SECTIONS[section].items() if rule.is_choice and rule.accepts(word)), None)
+    return None if leaf is None else f"{section}={{{leaf}: {word}}}"
+
+
+def _example(section: str) -> str:
+    """A section's mapping with one field."""
+    leaf, rule = next((leaf, rule) for leaf, rule in SECTIONS[section].items() if rule.example is not None)
+    return f"{section}={{{leaf}: {rule.example}}}"
+
+
+def _checked(key: str, node: Node, problems: list[Problem], meant: str | None = None) -> Setting | None:
+    """The value as a setting; None, and a problem, where the field does not take it. `meant` would work."""
     value = node.plain()
     complaint = FIELDS[key].complaint(value)
     if complaint is not None:
-        problems.append(Problem(complaint, node.place, key))
+        hint = "" if meant is None else f", or {meant}"
+        problems.append(Problem(complaint + hint, node.place, key))
         return None
     return Setting(tuple(value) if isinstance(value, list) else value, node.place)
 
@@ -202,7 +219,8 @@ def section_change(section: str, node: Node, problems: list[Problem]) -> Change 
         bare = False
     if not isinstance(given, dict):
         or_name = f", or the name of a {section}" if section in NAMED else ""
-        message = f"got {shown(node.plain())}; it must be a mapping of fields{or_name}"
+        works = _as_section(section, node) or _example(section)
+        message = f"got {shown(node.plain())}; it must be a mapping of fields{or_name}; {works} would work"
         problems.append(Problem(message, node.place, section))
         return None
     values: Settings = {}

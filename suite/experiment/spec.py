@@ -7,6 +7,7 @@ more specific wins: a field that a scale sets or sweeps is no longer derived by 
 
 import keyword
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _BASE = (*SECTIONS, *LONE)
 _SCALE_KEYS = (*_BASE, "variables", "sweep", "derive", "require")
 _FILE_KEYS = ("name", "title", "paper", "scales", *_SCALE_KEYS)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME_RULE = "it names a folder, so it must be unaccented letters, digits, '.', '_' and '-', a letter or digit first"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def read_experiment(path: Path) -> Experiment:
     _refuse_unknown(root, _FILE_KEYS, "", problems)
     name = _text(root, "name", path.stem, problems)
     if not _FOLDER_NAME.fullmatch(name):
-        message = f"got {shown(name)}; it names a folder, so it must be letters, digits, '.', '_' and '-'"
+        got = f"got {shown(name)}" if "name" in root.value else f"is left out, and the file is called {shown(name)}"
+        message = f"{got}; {_NAME_RULE}; {_folder_name(name)} would work"
         problems.append(Problem(message, _child(root, "name").place, "name"))
     title = _text(root, "title", name, problems)
     paper = root.value.get("paper")
@@ -111,6 +114,12 @@ def read_experiment(path: Path) -> Experiment:
 def _child(node: Node, key: str) -> Node:
     found = node.value.get(key)
     return found if isinstance(found, Node) else node
+
+
+def _folder_name(name: str) -> str:
+    """The name that may stand for a folder and is nearest to `name`."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "experiment"
 
 
 def _refuse_unknown(node: Node, known: tuple[str, ...], where: str, problems: list[Problem]) -> None:
@@ -146,7 +155,7 @@ def _scale_nodes(root: Node, problems: list[Problem]) -> list[tuple[str, Node]]:
     found = []
     for name, item in node.value.items():
         if not _FOLDER_NAME.fullmatch(name):
-            message = "a scale names a folder, so it must be letters, digits, '.', '_' and '-'"
+            message = f"{_NAME_RULE}; {_folder_name(name)} would work"
             problems.append(Problem(message, item.key_or_value_place, f"scales.{name}"))
         if item.value is None:
             item = Node({}, item.place, item.key_place)

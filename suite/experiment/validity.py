@@ -7,7 +7,7 @@ from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
-from suite.experiment.point import Checkpoint, Model, Point
+from suite.experiment.point import MOST_LAYERS, Checkpoint, Model, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
@@ -58,15 +58,17 @@ def _layout(point: Point, cluster: Cluster) -> list[str]:
             f"{works} would work"
         )
     if layers < stages:
+        works = f"model.layers={stages}" if stages <= MOST_LAYERS else f"pipeline * chunks of at most {layers}"
         found.append(
             f"model.layers={layers}: fewer than one layer for each of the {stages} virtual stages (pipeline "
-            f"{parallel.pipeline} * chunks {point.schedule.chunks}); model.layers={stages} would work"
+            f"{parallel.pipeline} * chunks {point.schedule.chunks}); {works} would work"
         )
     split = point.schedule.split
     if split is not None and (len(split) != stages or sum(split) != layers):
         each, rest = divmod(layers, stages)
-        even = [each + 1] * rest + [each] * (stages - rest)
-        works = f"schedule.split={shown(even)}" if each else "leaving it out"
+        works = "leaving it out"
+        if each:
+            works = f"schedule.split={shown([each + 1] * rest + [each] * (stages - rest))}"
         found.append(
             f"schedule.split={shown(split)}: it must have {stages} entries, one per virtual stage, that sum "
             f"to {layers} layers, and it has {len(split)} that sum to {sum(split)}; {works} would work"

@@ -1,5 +1,8 @@
 """Which layers each virtual stage holds."""
 
+import heapq
+import itertools
+
 from suite.experiment.point import Model
 
 
@@ -20,10 +23,11 @@ def layer_split(model: Model, virtual_stages: int, split: tuple[int, ...] | None
     counts = list(split or [even] * virtual_stages)
     if rest and not split:
         counts = [1] * virtual_stages
-        costs = [1.0] * (virtual_stages - 1) + [1.0 + head_in_layers(model)]
+        costs = [(1.0, stage) for stage in range(virtual_stages - 1)]
+        costs.append((1.0 + head_in_layers(model), virtual_stages - 1))  # cheapest first, as a heap
         for _ in range(model.layers - virtual_stages):
-            cheapest = costs.index(min(costs))
+            cost, cheapest = costs[0]
             counts[cheapest] += 1
-            costs[cheapest] += 1.0
-    ends = [sum(counts[: stage + 1]) for stage in range(virtual_stages)]
+            heapq.heapreplace(costs, (cost + 1.0, cheapest))
+    ends = list(itertools.accumulate(counts))
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]

@@ -13,6 +13,8 @@ WEIGHT_GRADIENT = "W"
 BACKWARD = "BW"
 RECOMPUTE = "R"
 
+MOST_ACTIONS = 2_000_000  # of one schedule: forwards and backwards, 2 * stages * chunks * microbatches
+
 BACKWARD_KINDS = (BACKWARD, INPUT_GRADIENT)
 RELEASING_KINDS = (BACKWARD, WEIGHT_GRADIENT)  # the actions after which a forward's activations are free
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from suite.pipeline.collection import no_collection
 from suite.pipeline.graph import MISSING, Graph
 from suite.pipeline.lowering import KINDS, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
 from suite.pipeline.program import (
@@ -15,7 +16,6 @@ from suite.pipeline.program import (
     Schedule,
     ScheduleError,
 )
-from suite.pipeline.timeline import no_collection
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """The event simulation: when every action runs if each costs a given time, and what messages cost between ranks."""
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from suite.pipeline.collection import no_collection
 from suite.pipeline.graph import Graph
 from suite.pipeline.program import (
     BACKWARD,
@@ -149,18 +148,6 @@ class Timeline:
             live += changes[moment]
             history.append((moment, live))
         return history
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """The collector would walk millions of tuples, none of them garbage, again and again while they are made."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def timeline(schedule: Schedule, costs: Costs | None = None, network: Network | None = None) -> Timeline:

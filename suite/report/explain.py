@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 from suite.experiment.point import Point
+from suite.experiment.recorded import point_of
 from suite.measure.flops import (
     FLOPS_VERSION,
     attention_core_flops,
@@ -15,7 +16,7 @@ from suite.measure.flops import (
 )
 from suite.records.schema import Record
 from suite.records.store import StoredRecord
-from suite.report.metrics import Metrics, bubble_terms, check_efficiency, kept_seconds, metrics, point_of
+from suite.report.metrics import Metrics, bubble_terms, check_efficiency, kept_seconds, metrics
 from suite.report.numbers import memory, percent
 
 

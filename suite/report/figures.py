@@ -2,12 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from suite.records.store import SOURCES
 from suite.report.labels import beside_bar, clipped
 from suite.report.style import INK, MUTED, PALETTE, Drawn, legend, lighter, new_figure, styled, title
 from suite.report.summary import Launch, PointRow
@@ -18,7 +19,7 @@ MOST_LOSS_FIGURES = 4
 MOST_LEGEND = 12
 
 
-def throughput(table: pd.DataFrame) -> Drawn:
+def throughput(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
     """Throughput of every point that has one, by layout; oversubscribed points hatched."""
     kept = [row for row in rows(table) if row["tokens_per_second"] == row["tokens_per_second"]]
     one_model = len({row["model"] for row in kept}) <= 1
@@ -30,7 +31,6 @@ def throughput(table: pd.DataFrame) -> Drawn:
             return _nothing("throughput", "Throughput", "No point has a throughput.")
         figure = new_figure(4.2 if many else 1.3 + 0.32 * (len(kept) + 0.6 * _groups(kept)))
         axes = figure.subplots()
-        colours = _series(kept)
         if many:
             _dots(axes, kept, "ranks", key, colours)
             axes.set(xlabel="ranks", ylabel=unit, ylim=(0, None))
@@ -41,7 +41,7 @@ def throughput(table: pd.DataFrame) -> Drawn:
             _bars(axes, kept, key, colours)
             axes.set_xlabel(unit)
             axes.xaxis.set_major_formatter(_ticks(kept, key))
-        legend(figure, _patches(colours, any(row["oversubscribed"] for row in kept)))
+        legend(figure, _patches(kept, colours, any(row["oversubscribed"] for row in kept)))
         title(figure, f"Throughput by layout (tensor, pipeline, data), {unit}")
     best = max(kept, key=lambda row: row[key])
     return Drawn(
@@ -55,7 +55,7 @@ def throughput(table: pd.DataFrame) -> Drawn:
     )
 
 
-def bubble(table: pd.DataFrame) -> Drawn:
+def bubble(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
     """Measured beside ideal bubble of every point that supports both, or why there is none."""
     pipelined = [row for row in rows(table) if row["pipeline"] > 1]
     kept = [
@@ -69,12 +69,11 @@ def bubble(table: pd.DataFrame) -> Drawn:
             return _nothing("bubble", "Pipeline bubble", _why_no_bubble(pipelined))
         figure = new_figure(4.2 if len(kept) > MOST_BARS else 1.5 + 0.36 * len(kept))
         axes = figure.subplots()
-        colours = _series(kept)
         if len(kept) > MOST_BARS:
             _dots(axes, kept, "bubble_ideal_percent", "bubble_measured_percent", colours)
             axes.axline((0, 0), slope=1, color=MUTED, linewidth=1, linestyle="--")
             axes.set(xlabel="ideal bubble, % of computation", ylabel="bubble, % of the busiest rank's work")
-            legend(figure, _patches(colours, False))
+            legend(figure, _patches(kept, colours, False))
         else:
             _bubble_bars(axes, kept, colours)
         title(figure, "Pipeline bubble by schedule: as run, and ideal")
@@ -199,14 +198,24 @@ def _why_no_bubble(pipelined: Sequence[Row]) -> str:
     return "No bubble is claimed: no pipelined point has samples of every pipeline rank."
 
 
-def _series(kept: Sequence[Row]) -> dict[str, str]:
-    """A colour for each schedule and source; two sources never share a series."""
-    names = sorted({_series_name(row) for row in kept})
+def series_colours(table: pd.DataFrame, schedules: Sequence[str]) -> dict[str, str]:
+    """A colour for each schedule and source; two sources never share a series.
+
+    `schedules` come first, in their order and whether they are in the table or not; then what else is there.
+    """
+    present = rows(table)
+    labels = [*schedules, *sorted({row["schedule_label"] for row in present} - set(schedules))]
+    sources = [source for source in SOURCES if any(row["source"] == source for row in present)]
+    names = [_series_name(label, source) for source in sources for label in labels]
     return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(names)}
 
 
-def _series_name(row: Row) -> str:
-    return f"{row['schedule_label']}, {row['source']}"
+def _series_name(schedule_label: str, source: str) -> str:
+    return f"{schedule_label}, {source}"
+
+
+def _series(row: Row) -> str:
+    return _series_name(row["schedule_label"], row["source"])
 
 
 def _ticks(kept: Sequence[Row], key: str) -> str:
@@ -217,7 +226,7 @@ def _groups(kept: Sequence[Row]) -> int:
     return len({row["layout"] for row in kept})
 
 
-def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: dict[str, str]) -> None:
+def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: Mapping[str, str]) -> None:
     places, place, layout = [], 0.0, None
     ordered = sorted(kept, key=lambda row: (row["ranks"], row["tensor"], row["pipeline"]))
     for row in ordered:
@@ -225,7 +234,7 @@ def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: dict[str, str]) ->
         layout = row["layout"]
         places.append(place)
     for at, row in zip(places, ordered, strict=True):
-        colour = colours[_series_name(row)]
+        colour = colours[_series(row)]
         crowded = row["oversubscribed"]
         axes.barh(
             at,
@@ -252,10 +261,10 @@ def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: dict[str, str]) ->
     axes.grid(axis="x")
 
 
-def _bubble_bars(axes: Axes, kept: Sequence[Row], colours: dict[str, str]) -> None:
+def _bubble_bars(axes: Axes, kept: Sequence[Row], colours: Mapping[str, str]) -> None:
     for at, row in enumerate(kept):
         measured, ideal = row["bubble_measured_percent"], row["bubble_ideal_percent"]
-        axes.barh(at - 0.19, measured, height=0.36, color=colours[_series_name(row)])
+        axes.barh(at - 0.19, measured, height=0.36, color=colours[_series(row)])
         if ideal == ideal and ideal is not None:
             axes.barh(at + 0.19, ideal, height=0.36, color="#d5dade")
         texts = [
@@ -280,9 +289,9 @@ def _bubble_bars(axes: Axes, kept: Sequence[Row], colours: dict[str, str]) -> No
     axes.grid(axis="x")
 
 
-def _dots(axes: Axes, kept: Sequence[Row], x: str, y: str, colours: dict[str, str]) -> None:
+def _dots(axes: Axes, kept: Sequence[Row], x: str, y: str, colours: Mapping[str, str]) -> None:
     for row in kept:
-        colour = colours[_series_name(row)]
+        colour = colours[_series(row)]
         face = "white" if row["oversubscribed"] else colour
         axes.plot(row[x], row[y], "o", color=colour, markerfacecolor=face, markersize=4.5)
     axes.grid()
@@ -292,8 +301,10 @@ def _tick_labels(kept: Sequence[Row]) -> list[str]:
     return [beside_bar(row["label"], f"{row['layout']} {row['schedule_label']}") for row in kept]
 
 
-def _patches(colours: dict[str, str], crowded: bool) -> list[Patch]:
-    handles = [Patch(color=colour, label=name) for name, colour in list(colours.items())[:MOST_LEGEND]]
+def _patches(kept: Sequence[Row], colours: Mapping[str, str], crowded: bool) -> list[Patch]:
+    shown = {_series(row) for row in kept}
+    drawn = [(name, colour) for name, colour in colours.items() if name in shown]
+    handles = [Patch(color=colour, label=name) for name, colour in drawn[:MOST_LEGEND]]
     if crowded:
         handles.append(Patch(facecolor="white", edgecolor=MUTED, hatch="////", label="oversubscribed"))
     return handles

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from suite.experiment.point import Point
+from suite.experiment.recorded import point_of
 from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
 from suite.records.schema import Record
 
@@ -51,11 +52,6 @@ class Metrics:
     first_loss: float | None = None
     final_loss: float | None = None
     note: str | None = None  # why the throughput or the efficiency is missing
-
-
-def point_of(record: Record) -> Point:
-    """The record's configuration. Raises pydantic's ValidationError where this version cannot read it."""
-    return Point.model_validate(record.point)
 
 
 def metrics(record: Record, point: Point | None = None) -> Metrics:

@@ -14,7 +14,7 @@ import pandas as pd
 import suite
 from suite.measure.flops import FLOPS_VERSION
 from suite.records.store import Problem, StoredRecord
-from suite.report.figures import bubble, losses, throughput
+from suite.report.figures import bubble, losses, series_colours, throughput
 from suite.report.numbers import significant
 from suite.report.summary import (
     TERA,
@@ -37,10 +37,16 @@ _FIGURE = re.compile(r"(throughput|bubble|loss(-\d+)?|timeline-\d+)\.(svg|png)")
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and the summary it shows (a row per point)."""
+    """What was written, the summary it shows (a row per point), and the files that it leaves out."""
 
     paths: tuple[Path, ...]
     table: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether any point has a throughput."""
+        return not self.table.empty and bool(self.table["tokens_per_second"].notna().any())
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,17 @@ class _Table:
     failed: Sequence[bool]
 
 
-def write_report(title: str, records: Sequence[StoredRecord], problems: Sequence[Problem], out: Path) -> Report:
+def write_report(
+    title: str,
+    records: Sequence[StoredRecord],
+    problems: Sequence[Problem],
+    out: Path,
+    schedules: Sequence[str] = (),
+) -> Report:
     """Writes `index.html`, `report.md`, `data.csv` and `figures/` into `out`, made if it is not there.
 
-    The same records give the same bytes. Figures of an earlier report are removed; other files stay.
+    The same records give the same bytes. `schedules` are the labels of the experiment's schedules in their order: each
+    keeps its colour whichever of them were run. Figures of an earlier report are removed; other files stay.
 
     Raises:
         ImpossibleEfficiencyError: a record claims more than 100 % of peak; nothing is written.
@@ -70,7 +83,12 @@ def write_report(title: str, records: Sequence[StoredRecord], problems: Sequence
             old.unlink()
     drawn = []
     if point_rows:
-        drawn = [throughput(table), bubble(table), *losses(point_rows, table), *timelines(point_rows)]
+        colours = series_colours(table, schedules)
+        drawn = [
+            *(throughput(table, colours), bubble(table, colours)),
+            *(*losses(point_rows, table), *timelines(point_rows)),
+        ]
+    skipped = sorted([*problems, *unreadable])
     page = {
         "title": title,
         "facts": _facts(launches),
@@ -78,7 +96,7 @@ def write_report(title: str, records: Sequence[StoredRecord], problems: Sequence
         "results": _table(table, result_columns),
         "details": _table(table, detail_columns),
         "notes": footnotes(table) if point_rows else [],
-        "problems": sorted([*problems, *unreadable]),
+        "problems": skipped,
         "figures": [(figure, figure.write(figures)) for figure in drawn],
         "flops_version": FLOPS_VERSION,
         "suite_version": suite.__version__,
@@ -89,7 +107,7 @@ def write_report(title: str, records: Sequence[StoredRecord], problems: Sequence
     paths[1].write_text(templates.get_template("report.md.jinja").render(page), encoding="utf-8")
     launch_table(point_rows).to_csv(paths[2], index=False, lineterminator="\n")
     images = [figures / f"{figure.name}.{kind}" for figure in drawn for kind in ("svg", "png")]
-    return Report((*paths, *images), table)
+    return Report((*paths, *images), table, tuple(skipped))
 
 
 def _templates() -> jinja2.Environment:

@@ -11,10 +11,11 @@ import pandas as pd
 from pydantic import ValidationError
 
 from suite.experiment.point import Point
+from suite.experiment.recorded import point_of, why_not_its_own, why_unreadable
 from suite.records.frame import frame
 from suite.records.store import SOURCES, Problem, StoredRecord
 from suite.report.labels import labels
-from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics, point_of
+from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics
 from suite.report.storage import storage
 
 TERA = 1e12
@@ -108,7 +109,7 @@ class PointRow:
 
 
 def launches_of(records: Sequence[StoredRecord]) -> tuple[list[Launch], list[Problem]]:
-    """Resolves and computes every record; one whose configuration cannot be read is a problem.
+    """Resolves and computes every record; one whose configuration cannot be read, or was edited, is a problem.
 
     Raises ImpossibleEfficiencyError where any record claims more than 100 % of peak.
     """
@@ -118,9 +119,11 @@ def launches_of(records: Sequence[StoredRecord]) -> tuple[list[Launch], list[Pro
         try:
             point = point_of(record)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            problems.append(Problem(record.file, f"configuration cannot be read: {field}: {first['msg']}"))
+            problems.append(Problem(record.file, why_unreadable(error)))
+            continue
+        reason = why_not_its_own(record, point)
+        if reason is not None:
+            problems.append(Problem(record.file, reason))
             continue
         launches.append(Launch(record, point, metrics(record, point)))
     check_efficiency([(launch.record.file, launch.metrics) for launch in launches])

@@ -55,10 +55,10 @@ def crowding(launch: Launch) -> str:
     environment, text = launch.record.environment, _counted(launch.point.parallel.ranks, "rank")
     if environment.get("device") not in (None, "cpu"):
         return f"{text} share {environment['device']}"
-    if environment.get("threads_per_rank"):
-        text += f" x {_counted(environment['threads_per_rank'], 'thread')}"
-    if environment.get("cores"):
-        text += f" on {_counted(environment['cores'], 'core')}"
+    if threads := environment.get("threads_per_rank"):
+        text += f" x {_counted(threads, 'thread')}"
+    if cores := environment.get("cores"):
+        text += f" on {_counted(cores, 'core')}"
     return text
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from suite.pipeline.collection import no_collection
+from suite.pipeline.exchange import read_schedule
 from suite.pipeline.generators.chimera import chimera
 from suite.pipeline.generators.controllable_memory import v_half, v_min, v_zb
 from suite.pipeline.generators.dualpipe import dualpipe, dualpipe_v
@@ -25,9 +27,7 @@ from suite.pipeline.generators.rules import (
 from suite.pipeline.generators.two_stage_backward import two_stage_backward
 from suite.pipeline.generators.zb_v import zb_v
 from suite.pipeline.generators.zero_bubble import interleaved_zb, zb_h1, zb_h2
-from suite.pipeline.program import Schedule
-
-MOST_ACTIONS = 2_000_000  # of one schedule
+from suite.pipeline.program import MOST_ACTIONS, Schedule, ScheduleError
 
 
 def _any_sizes(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
@@ -43,7 +43,7 @@ class Generator:
     """A schedule by name: its paper, how it is built from p, m and options, and what it accepts.
 
     `fields` are the options beside the chunks that mean something to it, `sizes` says why p and m do not suit.
-    `splits_backward`: its programs have B and W. `replicas`: copies of the model that share the ranks.
+    `splits_backward`: its programs have B and W, or may have. `replicas`: copies of the model that share the ranks.
     """
 
     paper: str
@@ -133,7 +133,7 @@ def _base(options: ScheduleOptions) -> _BaseOptions:
 
 def _hint(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
     """The base's schedule. Its programs only say what a rank prefers among what is ready."""
-    return replace(generate(_base(options), stages, microbatches), name="readiness")
+    return replace(generate(_base(options), stages, microbatches), name="readiness", cap=options.cap)
 
 
 def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
@@ -159,10 +159,34 @@ GENERATORS["readiness"] = Generator(
 )
 
 
+def _read(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
+    assert options.file is not None
+    return replace(read_schedule(Path(options.file)), name="file")
+
+
+def _unlike(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
+    """The file has no schedule, or one of other sizes."""
+    if options.file is None:
+        return "schedule.file=null: the schedule is read from a file; schedule.file=PATH, of torch's CSV, would work"
+    try:
+        found = read_schedule(Path(options.file))
+    except (ScheduleError, OSError) as error:
+        return f"schedule.file={options.file}: {error}"
+    for field, given, there in (
+        ("parallel.pipeline", stages, found.stages),
+        ("schedule.chunks", options.chunks, found.chunks),
+        ("microbatches", microbatches, found.microbatches),
+    ):
+        if given != there:
+            return f"{field}={given}: the schedule in {options.file} has {there}; {field}={there} would work"
+    return None
+
+
+GENERATORS["file"] = Generator("", _read, chunks="any", fields=("file",), sizes=_unlike, splits_backward=True)
+
+
 def why_not(options: ScheduleOptions, stages: int, microbatches: int) -> str | None:
     """One sentence that says why the schedule cannot have these sizes and what would work; None if it can."""
-    if options.name == "file":  # the one name without a generator: its schedule is to be read
-        return "schedule.name=file: this version cannot read a schedule yet; schedule.name=1f1b would work"
     generator = GENERATORS[options.name]
     return (
         field_problem(options, generator.fields)
