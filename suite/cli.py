@@ -15,7 +15,6 @@ from suite.ending import DONE, INTERRUPTED, NOTHING_MEASURED, SOME_FAILED, refus
 from suite.experiment.catalogue import (
     default_scale,
     list_clusters,
-    list_experiments,
     load_cluster,
     load_experiment,
 )
@@ -32,6 +31,7 @@ app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -374,11 +374,13 @@ def schedule(
 
 @app.command("list")
 def list_() -> None:
-    """List experiments, schedules, clusters and models."""
-    from suite.console import out
+    """List experiments with their scales and numbers of points, schedules, clusters and models."""
+    from suite.console import experiment_table, out
+    from suite.experiment.description import described_experiments
 
+    out.print("[bold]experiments[/]:")
+    out.print(experiment_table(described_experiments()))
     for heading, names in (
-        ("experiments", list_experiments()),
         ("schedules", SCHEDULE_NAMES),
         ("clusters", list_clusters()),
         ("models", MODELS),
