@@ -287,7 +287,7 @@ def report(
     for name in experiments:
         found = select(name, overrides, scale, _folders(results))
         if found.left_out:
-            print(f"{found.name}: {found.left_out} records of other points are left out", file=sys.stderr)
+            print(f"{found.name}: records of other points left out: {found.left_out}", file=sys.stderr)
         if not found.records:
             _print_skipped(found.problems)
             print(f"{found.name}: nothing was measured; {_command('run', name, overrides)} first", file=sys.stderr)
