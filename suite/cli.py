@@ -15,7 +15,6 @@ from suite.ending import DONE, INTERRUPTED, NOTHING_MEASURED, SOME_FAILED, refus
 from suite.experiment.catalogue import (
     default_scale,
     list_clusters,
-    list_experiments,
     load_cluster,
     load_experiment,
 )
@@ -32,6 +31,7 @@ app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -309,7 +309,7 @@ def report(
     for name in experiments:
         found = select(name, overrides, scale, _folders(results))
         if found.left_out:
-            print(f"{found.name}: {found.left_out} records of other points are left out", file=sys.stderr)
+            print(f"{found.name}: records of other points left out: {found.left_out}", file=sys.stderr)
         if not found.records:
             _print_skipped(found.problems)
             print(f"{found.name}: nothing was measured; {_command('run', name, overrides)} first", file=sys.stderr)
@@ -403,11 +403,13 @@ def schedule(
 
 @app.command("list")
 def list_() -> None:
-    """List experiments, schedules, clusters and models."""
-    from suite.console import out
+    """List experiments with their scales and numbers of points, schedules, clusters and models."""
+    from suite.console import experiment_table, out
+    from suite.experiment.description import described_experiments
 
+    out.print("[bold]experiments[/]:")
+    out.print(experiment_table(described_experiments()))
     for heading, names in (
-        ("experiments", list_experiments()),
         ("schedules", SCHEDULE_NAMES),
         ("clusters", list_clusters()),
         ("models", MODELS),

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from suite.experiment.point import Point
+from suite.experiment.description import Description
 from suite.launch.doctor import Finding
 from suite.launch.job import Job
 from suite.launch.plan import Row
@@ -141,6 +142,15 @@ def _tokens(job: Job) -> int:
 def first_line(text: str | None) -> str:
     """The first line of a reason."""
     return (text or "").split("\n", 1)[0]
+
+
+def experiment_table(experiments: Sequence[Description]) -> Table:
+    """Experiments with their scales, points and titles."""
+    body = [
+        (f"  {one.name}", ", ".join(f"{scale}: {count}" for scale, count in one.points.items()), escape(one.title))
+        for one in experiments
+    ]
+    return table(("  name", "points by scale", "title"), body)
 
 
 def plan_table(rows: Sequence[Row]) -> Table:

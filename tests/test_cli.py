@@ -182,11 +182,14 @@ def test_plan_as_json(mixed):
     layer_flops = batch * length * layers * (24 * h * h + 4 * length * h)
     assert good["model_flops_per_iteration"] == 3 * (layer_flops + 2 * batch * length * h * vocabulary)
     assert good["state_bytes_per_rank"] > 4 * 4 * good["parameters"]
+    assert [one["ranks"] for one in broken] == [3, 4, 3, 2, 64]
+    assert [one["microbatches"] for one in broken] == [4, 4, None, 3, 1], "none where the batch does not divide"
     sections = {"model", "parallel", "schedule", "training", "data", "kernels", "measure", "cluster"}
     assert sections <= set(good["point"])
     for one, fragments in zip(broken, BROKEN_RULES, strict=True):
         assert not one["valid"]
-        assert (one["ranks"], one["parameters"]) == (None, None)
+        assert one["parameters"] == good["parameters"]
+        assert (one["layers_per_stage"], one["state_bytes_per_rank"]) == (None, None)
         assert [fragment for fragment in fragments if fragment not in "; ".join(one["reasons"])] == []
 
 
@@ -366,11 +369,29 @@ def test_version_and_list():
     assert call("--version") == Answer(0, f"{suite.__version__}\n", "")
     answer = call("list")
     assert answer.code == 0
-    listed = dict(line.split(": ", 1) for line in answer.out.splitlines())
-    assert "quickstart" in listed["experiments"]
+    listed = dict(line.split(": ", 1) for line in answer.out.splitlines() if re.match(r"\w+: ", line))
+    quickstart = load_experiment("quickstart")
+    points = len(expand(quickstart, "laptop").points)
+    assert re.search(rf"^ +quickstart +laptop: {points} +{re.escape(quickstart.title)}$", answer.out, re.MULTILINE)
     assert listed["schedules"] == ", ".join(SCHEDULE_NAMES)
     assert "local" in listed["clusters"]
     assert listed["models"] == ", ".join(MODELS)
+
+
+def test_a_file_that_cannot_be_used_is_listed_with_what_is_wrong(here):
+    (here / "experiments").mkdir()
+    (here / "experiments" / "broken.yaml").write_text("modle: 1\n")
+    answer = call("list")
+    assert answer.code == 0
+    assert re.search(r"broken +cannot be used: experiments/broken.yaml:1:1: modle: unknown key", answer.out)
+
+
+@pytest.mark.parametrize("command", ["", "run", "plan", "status", "report", "schedule", "list", "doctor"])
+def test_help_has_a_short_form_everywhere(command):
+    short, long = (call(*command.split(), option) for option in ("-h", "--help"))
+    assert short == long
+    assert short.code == 0
+    assert "Usage: " in short.out
 
 
 def test_a_dry_run_says_what_would_run(here):

@@ -3,6 +3,7 @@
 import configparser
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_the_installed_suite_works_alone_and_writes_where_it_is_called(installed
 
     listed = run("list", cwd=tmp_path, **environment)
     assert (listed.code, listed.err) == (0, "")
-    assert "quickstart" in listed.out.splitlines()[0]
+    assert re.search(r"^ +quickstart +laptop: ", listed.out, re.MULTILINE)
     plan = run("plan", "quickstart", "--json", cwd=tmp_path, **environment)
     assert plan.code == 0
     assert all(point["valid"] for point in plan.json["points"])

@@ -16,10 +16,11 @@ from report_records import LAYOUTS, PEAK, record_of, written
 from suite.records.store import read_stores
 from suite.report import style
 from suite.report.explain import explain
+from suite.report.figures import series_colours
 from suite.report.metrics import ImpossibleEfficiencyError, metrics
 from suite.report.page import write_report
 from suite.report.summary import summarise
-from suite.report.tables import footnotes, text_table
+from suite.report.tables import detail_columns, footnotes, result_columns, text_table
 
 
 @pytest.fixture(scope="module")
@@ -346,3 +347,21 @@ def test_the_page_in_a_browser(report, browser, width):
     assert all(labels)
     assert len(browser.find_elements("css selector", ".scroll")) == 2
     assert browser.get_log("browser") == []
+
+
+def test_the_point_is_the_first_column_of_both_tables(report):
+    for columns in (result_columns(report.table), detail_columns(report.table)):
+        assert [column.heading for column in columns[:3]] == ["point", "layout", "schedule"]
+
+
+def test_a_schedule_keeps_its_colour_whatever_else_was_run(tmp_path):
+    order = ["gpipe", "1f1b", "interleaved v=2"]
+    few = summarise(written(tmp_path / "few", record_of((1, 2, 1), "interleaved", 2), record_of(schedule="gpipe")))
+    more = [record_of(*layout) for layout in LAYOUTS]
+    many = summarise(written(tmp_path / "many", *more, record_of((1, 2, 1), "interleaved", 4)))
+    colours = series_colours(few, order)
+    assert [colours[f"{label}, measured"] for label in order] == list(style.PALETTE[:3])
+    assert series_colours(many, order).items() > colours.items()
+    assert series_colours(many, order)["interleaved v=4, measured"] == style.PALETTE[3]
+    both = summarise(written(tmp_path / "both", record_of(), record_of(source="emulated")))
+    assert len(set(series_colours(both, order).values())) == 6, "two sources never share a series"

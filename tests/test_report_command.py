@@ -50,7 +50,7 @@ def test_overrides_choose_points_and_the_others_are_counted(here):
     assert everything.code == 0
     assert all(record.point_id in everything.out for record in records)
     some = report("schedule=gpipe", "pipeline=2,4")
-    assert (some.code, some.err) == (0, "synthetic: 4 records of other points are left out\n")
+    assert (some.code, some.err) == (0, "synthetic: records of other points left out: 4\n")
     shown = [record.point_id for record in records if record.point_id in some.out]
     assert shown == [record_of((1, 4, 1), "gpipe").point_id]
     assert "synthetic (schedule=gpipe pipeline=2,4)" in (here / "reports" / "synthetic" / "report.md").read_text()

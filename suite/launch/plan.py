@@ -1,7 +1,7 @@
 """What a plan says of each point before anything runs: sizes that follow from the configuration alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from suite.experiment.expansion import Planned
@@ -12,7 +12,7 @@ from suite.model.split import layer_split
 
 @dataclass(frozen=True)
 class Row:
-    """One point of a plan. Sizes are None for a point that cannot run."""
+    """One point of a plan. Sizes are None as far as they do not follow for a point that cannot run."""
 
     planned: Planned
     ranks: int | None = None
@@ -42,18 +42,20 @@ class Row:
 def row(planned: Planned) -> Row:
     """What is known of a point before it runs."""
     point = planned.point
-    if point is None or not planned.valid:
+    if point is None:
         return Row(planned)
-    split = layer_split(point.model, point.virtual_stages, point.schedule.split)
-    return Row(
+    whole = point.training.global_batch % (point.parallel.data * point.training.microbatch) == 0
+    sizes = Row(
         planned,
         ranks=point.parallel.ranks,
-        microbatches=point.microbatches,
-        layers_per_stage=tuple(len(layers) for layers in split),
+        microbatches=point.microbatches if whole else None,
         parameters=parameters(point.model),
         model_flops=model_flops(point.model, point.training.global_batch),
-        state_bytes=state_bytes(point),
     )
+    if not planned.valid:
+        return sizes
+    split = layer_split(point.model, point.virtual_stages, point.schedule.split)
+    return replace(sizes, layers_per_stage=tuple(len(layers) for layers in split), state_bytes=state_bytes(point))
 
 
 def reasons_of(rows: Sequence[Row]) -> dict[str, list[str]]:

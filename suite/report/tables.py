@@ -63,6 +63,7 @@ def _losses(row: Row) -> str:
 
 
 _HEAD = (
+    Column("point", "point", "The configuration's identity; data.csv has it in full.", _text("point_id"), False),
     Column("layout", "(t,p,d)", "(tensor, pipeline, data) parallel sizes.", _text("layout"), False),
     Column(
         "schedule",
@@ -133,7 +134,6 @@ _RESULTS = (
         _spread,
     ),
     Column("status", "status", "How the newest launches ended.", status, False),
-    Column("point", "point", "The configuration's identity; data.csv has it in full.", _text("point_id"), False),
 )
 _DETAILS = (
     Column(
@@ -231,18 +231,18 @@ def _per_second(value: float | None) -> str:
 
 
 def result_columns(table: pd.DataFrame) -> list[Column]:
-    """The columns of the main table: what differs between the points, and what they achieved."""
+    """The columns of the main table: the points, what differs between them, and what they achieved."""
     return [*_HEAD, *_varying(table), *_source(table), *_RESULTS]
 
 
 def detail_columns(table: pd.DataFrame) -> list[Column]:
-    """The columns of the second table, its first one the point's identity."""
+    """The columns of the second table: the points, and what else is known of them."""
     optional = [
         column
         for key, column in _OPTIONAL.items()
         if key in table and any(not absent(value) and value != 0 for value in table[key])
     ]
-    return [_RESULTS[-1], *_HEAD, *_source(table), *_DETAILS[:-2], *optional, *_DETAILS[-2:]]
+    return [*_HEAD, *_source(table), *_DETAILS[:-2], *optional, *_DETAILS[-2:]]
 
 
 def cells(table: pd.DataFrame, columns: Sequence[Column]) -> list[list[str]]:
