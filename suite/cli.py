@@ -1,7 +1,6 @@
 """The front door: parses, calls, prints."""
 
 import json
-import signal
 import sys
 import threading
 from enum import StrEnum
@@ -21,9 +20,10 @@ from suite.experiment.catalogue import (
 from suite.experiment.errors import BadInput, did_you_mean
 from suite.experiment.expansion import Expansion, expand
 from suite.experiment.models import MODELS
-from suite.experiment.point import Schedule
 from suite.experiment.spec import Experiment
+from suite.launch.processes import take_interrupts
 from suite.pipeline.names import SCHEDULE_NAMES
+from suite.records.schema import Source
 
 DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
 RUNS = Path("results/runs")
@@ -40,6 +40,13 @@ class Backend(StrEnum):
     """Where points run."""
 
     LOCAL = "local"
+    EMULATE = "emulate"
+    SIMULATE = "simulate"
+
+    @property
+    def source(self) -> Source:
+        """What its records say of where they come from."""
+        return "emulated" if self is Backend.EMULATE else "simulated" if self is Backend.SIMULATE else "measured"
 
 
 class Format(StrEnum):
@@ -49,6 +56,8 @@ class Format(StrEnum):
     SVG = "svg"
     CSV = "csv"
     TORCH_CSV = "torch-csv"
+    TORCH_CSV_COMMS = "torch-csv-comms"
+    PROGRAM_JSON = "program-json"
     PERFETTO = "perfetto"
 
 
@@ -69,7 +78,7 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 def main() -> None:
     """Run the command line; bad input, or a file that cannot be used, is one clear message and exit code 2."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal interrupts, as Ctrl-C does
+        take_interrupts()
     try:
         app()
     except BadInput as error:
@@ -95,10 +104,15 @@ def _print_json(value: Any) -> None:
 
 
 def _expanded(
-    name: str, overrides: list[str] | None, scale: str | None, cluster: str | None
+    name: str,
+    overrides: list[str] | None,
+    scale: str | None,
+    cluster: str | None,
+    on: Backend = Backend.LOCAL,
 ) -> tuple[Experiment, str, Expansion]:
     experiment = load_experiment(name)
-    chosen = scale or default_scale(experiment)
+    simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
+    chosen = scale or simulated_at or default_scale(experiment)
     given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
     return experiment, chosen, expand(experiment, chosen, given)
 
@@ -126,17 +140,19 @@ def run(
 ) -> None:
     """Run every point that is missing; each launch leaves one record."""
     from suite.console import first_line, out, styled
-    from suite.console import label as job_label
+    from suite.console import label as point_label
     from suite.launch.sweep import todo
     from suite.records.store import Store
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
-    records, problems = Store(results).read(found.name, chosen, "measured")
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
+    records, problems = Store(results).read(found.name, chosen, on.source)
     work = todo(expansion.points, records, fresh)
     for problem in problems:
         print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
     for planned in work.invalid:
         print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
+    for point, why in work.elsewhere:
+        print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
     if not expansion.valid:
         _refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
     if not as_json:
@@ -153,7 +169,7 @@ def run(
         if as_json:
             _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
         raise typer.Exit(DONE)
-    statuses = _sweep(found.name, chosen, work, results, as_json)
+    statuses = _sweep(found.name, chosen, on, work, results, as_json)
     failed = [(job, record) for job, record in statuses if record.status != "ok"]
     if as_json:
         rows = [{"point_id": r.point_id, "status": r.status, "reason": r.reason} for _, r in statuses]
@@ -166,18 +182,23 @@ def run(
         )
     elif failed:
         for job, record in failed:
-            out.print(f"{styled(record.status)} {job_label(job)}: {first_line(record.reason)}")
+            out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
         out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
     raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
 
 
-def _sweep(name: str, scale: str, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
+def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
     """Run the work with its progress shown; on an interrupt say how to go on, and exit."""
     from suite.console import SweepProgress, err
+    from suite.launch.simulated import SimulatedSweep
     from suite.launch.sweep import LocalSweep
 
     done: list[tuple[Any, Any]] = []
-    sweep = LocalSweep(name, scale, results, load_cluster)
+    sweep: LocalSweep | SimulatedSweep
+    if on is Backend.SIMULATE:
+        sweep = SimulatedSweep(name, scale, results)
+    else:
+        sweep = LocalSweep(name, scale, on.source, results, load_cluster)
     try:
         with SweepProgress(work.launches, quiet) as progress:
             for job, record in sweep.run(work, progress):
@@ -227,25 +248,26 @@ def status(
     overrides: Overrides = None,
     scale: ScaleName = None,
     cluster: ClusterName = None,
+    on: Annotated[Backend, typer.Option("--on", help="Whose records to look at.")] = Backend.LOCAL,
     as_json: AsJson = False,
     results: Results = None,
 ) -> None:
-    """Show where each point of a sweep stands: ok, running, missing, failed and why."""
+    """Show where each point of a sweep stands: ok, starting, running, missing, failed and why."""
     from suite.console import out, status_table
     from suite.launch.status import states
     from suite.records.store import read_stores
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
     folders = results or [RUNS]
-    records, problems = read_stores(folders, found.name, chosen, "measured")
-    rows = states(expansion.points, records, [folder / found.name / chosen / "measured" for folder in folders])
+    records, problems = read_stores(folders, found.name, chosen, on.source)
+    rows = states(expansion.points, records, [folder / found.name / chosen / on.source for folder in folders])
     if as_json:
         _print_json({"experiment": found.name, "scale": chosen, "points": [one.as_json() for one in rows]})
     else:
         out.print(status_table(rows))
         for problem in problems:
             out.print(f"skipped {problem.file}: {problem.reason}")
-    bad = any(one.state not in ("ok", "running", "missing") for one in rows)
+    bad = any(one.state not in ("ok", "starting", "running", "missing") for one in rows)
     raise typer.Exit(SOME_FAILED if bad else DONE)
 
 
@@ -309,38 +331,45 @@ def _stored(name: str, scale: str | None, results: list[Path] | None) -> tuple[s
 
 @app.command()
 def schedule(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline ranks p.")],
-    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches m.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Schedules, one under the other; `file` is the one in --file."),
+    ] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks p.")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches m.")] = None,
     chunks: Annotated[int | None, typer.Option(min=1, help="Model chunks per rank v.")] = None,
     group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved).")] = None,
-    cost: Annotated[str, typer.Option(help="Time of F,B,W of one microbatch on one rank.")] = "1,1,1",
-    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the schedule `file` there: torch's CSV or program-json.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A record whose trace is drawn under the schedule, which then takes its times.")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option(help="Time of F,B,W of one microbatch on one rank.", show_default="1,1,1")
+    ] = None,
+    format_: Annotated[Format | None, typer.Option("--format", help="What to print.", show_default="text")] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write there instead of to standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a schedule, print its bubble and its peak of live activations, and draw or export it."""
-    from suite.pipeline.generators import generate
-    from suite.pipeline.proof import prove
-    from suite.pipeline.summary import exported, read_costs, summary_json, summary_text
-    from suite.pipeline.timeline import timeline
+    """Prove schedules, print their bubbles and peaks of live activations, and draw or export them."""
+    from suite.schedules import Asked, Drawing
 
-    if name not in SCHEDULE_NAMES:
-        _refuse(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
-    fields = {"name": name, "group": group} | ({} if chunks is None else {"chunks": chunks})
+    if as_json and (out_file or format_):
+        _refuse("--json prints numbers only; it goes with neither --format nor --out")
+    if trace and cost:
+        _refuse("--trace takes the times of the record; leave --cost out")
     try:
-        costs = read_costs(cost)
-        built = generate(Schedule.model_validate(fields), stages, microbatches)
-        proof = prove(built)
+        drawing = Drawing.of(names or [], Asked(stages, microbatches, chunks, group, file), trace, cost or "1,1,1")
+        if as_json:
+            _print_json(drawing.as_json())
+            return
+        form = format_ or Format.TEXT
+        text = drawing.exported(form, out_file is not None)
     except ValueError as error:
         _refuse(str(error))
-    times = timeline(built, costs)
-    if as_json:
-        _print_json(summary_json(proof, times))
-        return
-    text = exported(format_.value, built, times)
-    if format_ is Format.TEXT or out_file:
-        print(summary_text(proof, times))
+    if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
+        print(drawing.summary)
     if out_file:
         out_file.write_text(text)
         print(f"written: {out_file}")

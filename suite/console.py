@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from suite.experiment.point import Point
 from suite.launch.doctor import Finding
 from suite.launch.job import Job
 from suite.launch.plan import Row
@@ -30,6 +31,7 @@ _STYLES = {
     "failed": "red",
     "oom": "red",
     "invalid": "yellow",
+    "starting": "cyan",
     "running": "cyan",
     "missing": "dim",
 }
@@ -54,9 +56,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequen
     return made
 
 
-def label(job: Job) -> str:
+def label(point: Point) -> str:
     """A point in a few words: layout, schedule, id."""
-    point = job.point
     return f"{point.layout} {point.schedule_label} m={point.microbatches} {point.id}"
 
 
@@ -95,12 +96,17 @@ class SweepProgress:
         left = max(0.0, each * (self.launches - self.finished) - (time.monotonic() - self.started))
         return f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
 
+    def skip(self, point: Point, launches: int, why: str) -> None:
+        """Some launches of a point are left to whoever else measures it."""
+        self.launches -= launches
+        err.print(f"left out {label(point)}: {why}", markup=False)
+
     def start(self, job: Job) -> None:
         """A launch begins."""
         self.started = time.monotonic()
         self.done_iterations = 0
         note = f"starting{self._left()}"
-        self.bar.update(self.task, description=f"{self._place()} {label(job)}", completed=0, note=note)
+        self.bar.update(self.task, description=f"{self._place()} {label(job.point)}", completed=0, note=note)
 
     def iteration(self, job: Job, samples: dict[str, Any]) -> None:
         """The launch has finished an iteration."""
@@ -122,7 +128,9 @@ class SweepProgress:
             seconds = median(record.iterations.seconds[record.iterations.warmup :])
             rate = f"{_tokens(job) / seconds:,.0f} tokens/s"
         spent = time.monotonic() - self.started
-        out.print(f"{place} {label(job)} {styled(record.status)} {spent:.1f} s, {rate}", markup=True, soft_wrap=True)
+        out.print(
+            f"{place} {label(job.point)} {styled(record.status)} {spent:.1f} s, {rate}", markup=True, soft_wrap=True
+        )
 
 
 def _tokens(job: Job) -> int:
@@ -180,7 +188,7 @@ def status_table(rows: Sequence[PointState]) -> Table:
             row.planned.label,
             styled(row.state),
             str(row.launches),
-            f"iteration {row.iterations}" if row.iterations is not None else escape(first_line(row.reason)),
+            f"iteration {row.iterations}" if row.iterations else escape(first_line(row.reason)),
         )
         for row in rows
     ]

@@ -52,8 +52,7 @@ def training_step(at: Point) -> TrainingStep:
     """This rank's training step, inside an initialised process group where there are several ranks."""
     schedule = generate(at.schedule, at.parallel.pipeline, at.microbatches)
     lowered = prove(schedule).lowered
-    placement = schedule.placement[0]
-    topology = build_topology(at.parallel, "cpu", placement[0], placement[-1])
+    topology = build_topology(at.parallel, "cpu", schedule.placement)
     return TrainingStep(at, lowered, topology, torch.device("cpu"))
 
 
@@ -61,9 +60,9 @@ def gradients_here(at: Point) -> dict[str, Any]:
     """Loss, norm, executed order, and this rank's gradients with where they belong."""
     step = training_step(at)
     loss, norm = step.gradients(0)
-    for flat in step.flats if step.reducer.sharded and step.buffers else ():
+    for flat in (flat for flat in step.flats if flat.sharded and step.buffers):
         for bucket, piece in zip(flat.buckets, flat.owned, strict=True):
-            flat.gradients[bucket.place] = step.topology.data.all_gather(flat.gradients[piece])
+            flat.gradients[bucket.place] = flat.group.all_gather(flat.gradients[piece])
     return {
         "loss": loss,
         "norm": norm,
@@ -79,7 +78,7 @@ def whole_gradients(step: TrainingStep) -> list[tuple[Any, torch.Tensor]]:
     """This rank's parameters with their gradients; those that ZeRO-3 splits are put together."""
     if step.buffers:
         return [(p, p.main_grad) for p in step.parameters()]
-    sharded = zip(step.flats, step.stages[0].parameters(), strict=True)
+    sharded = zip(step.flats, step.stages[0, 0].parameters(), strict=True)
     return [(flat, parameter.grad.full_tensor()) for flat, parameter in sharded]
 
 

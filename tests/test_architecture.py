@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.training",),
     ("suite.launch",),
     ("suite.report",),
-    ("suite.console",),
+    ("suite.console", "suite.schedules"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,6 +1,7 @@
 """Checkpoints: saved under one layout, loaded under any other; a kill during a save loses nothing but that save."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import torch
 from layouts import point, training_step
 from ranks import run_ranks
 
+from suite.experiment.checkpoint_folder import STATE_FILE
+from suite.experiment.cluster import Cluster
+from suite.experiment.validity import violations
 from suite.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process needs none
@@ -109,12 +113,43 @@ def test_a_kill_during_a_save_leaves_the_last_good_checkpoint(tmp_path):
     assert timing.iteration == 1
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+@pytest.mark.parametrize(("field", "stored", "wanted"), [("layers", 5, 4), ("heads", 4, 2)])
+def test_a_checkpoint_of_another_model_is_refused_by_field_even_where_every_shape_fits(tmp_path, field, stored, wanted):
+    Checkpoints(tmp_path, training_step(at((1, 1, 1)))).save(0)
+    other = point(
+        model={"layers": 5, "dropout": 0.0, field: wanted},
+        training=TRAINING,
+        checkpoint={"load": True, "path": str(tmp_path)},
+    )
+    sentence = (
+        f"model.{field}={wanted}: the checkpoint {tmp_path / 'iteration-00000000'} has {stored}; "
+        f"model.{field}={stored} would work"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        Checkpoints(tmp_path, training_step(other)).load()
+    assert violations(other, Cluster(name="local", max_ranks=16)) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "sentence"),
+    [
+        ("sgd", "adamw", "the checkpoint has no .*/first_moment"),
+        ("adamw", "sgd", "the checkpoint has .*/first_moment, which this model and optimizer do not"),
+    ],
+)
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path, saved, loaded, sentence):
+    Checkpoints(tmp_path, training_step(at((1, 1, 1), training={"optimizer": saved}))).save(0)
+    other = training_step(at((1, 1, 1), training={"optimizer": loaded}))
+    with pytest.raises(ValueError, match=sentence):
+        Checkpoints(tmp_path, other).load()
+
+
+def test_a_checkpoint_that_does_not_say_its_model_is_refused(tmp_path):
     step = training_step(at((1, 1, 1)))
     Checkpoints(tmp_path, step).save(0)
-    other = training_step(point(model={"layers": 5, "hidden_size": 32}, training=TRAINING))
-    with pytest.raises(ValueError, match=r"is \(\d+(, \d+)?,?\) in the checkpoint"):
-        Checkpoints(tmp_path, other).load()
+    (tmp_path / "iteration-00000000" / STATE_FILE).write_text('{"iteration": 0}')
+    with pytest.raises(ValueError, match="does not say of which model it is"):
+        Checkpoints(tmp_path, step).load()
 
 
 def test_no_checkpoint_is_none_and_old_ones_go(tmp_path):

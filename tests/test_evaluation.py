@@ -17,7 +17,7 @@ from suite.training.step import TrainingStep
 def evaluated(at):
     schedule = generate(at.schedule, at.parallel.pipeline, at.microbatches)
     lowered = prove(schedule).lowered
-    topology = build_topology(at.parallel, "cpu", schedule.placement[0][0], schedule.placement[0][-1])
+    topology = build_topology(at.parallel, "cpu", schedule.placement)
     step = TrainingStep(at, lowered, topology, torch.device("cpu"))
     before = [flat.values.clone() for flat in step.flats]
     losses = [evaluate(step, lowered, 2), evaluate(step, lowered, 2)]

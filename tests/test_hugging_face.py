@@ -94,9 +94,9 @@ def import_and_export(at, folder, out):
         for number in range(at.virtual_stages):
             host = number % pipeline.size
             if host == pipeline.index:
-                x = step.stages[number].hidden(x, microbatch)
-                if step.stages[number].head is not None:
-                    columns = step.stages[number].head.logits(x)
+                x = step.stages[number, 0].hidden(x, microbatch)
+                if step.stages[number, 0].head is not None:
+                    columns = step.stages[number, 0].head.logits(x)
                     parts = tensor.all_gather(columns.contiguous()).chunk(tensor.size)
                     logits = torch.cat(parts, dim=-1)[..., : at.model.vocab_size].numpy()
             else:

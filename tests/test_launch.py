@@ -38,6 +38,11 @@ def _records(folder: Path, name: str):
     return records
 
 
+def _before(folder: Path) -> str:
+    """The module path with a folder before all others."""
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+
 def _wait(until, what: str, seconds: float = 120):
     """What `until()` gives once it is true; looked at often, so that what runs is still running."""
     deadline = time.monotonic() + seconds
@@ -216,28 +221,25 @@ def test_fresh_measures_again_under_a_new_launch_number(finished, tmp_path):
 
 
 @pytest.mark.processes
-def test_a_deleted_record_runs_exactly_that_point_and_two_sweeps_at_once_do_no_harm(finished, tmp_path):
+def test_a_deleted_record_runs_exactly_that_point_and_of_two_sweeps_at_once_one_measures_it(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     kept = {record.file: Path(record.file).read_bytes() for record in _records(tmp_path, "small")}
     deleted = next(record for record in _records(tmp_path, "small") if record.point["cluster"] == "crowded")
     del kept[deleted.file]
     Path(deleted.file).unlink()
     fronts = [start("run", "small.yaml", "--json", cwd=tmp_path) for _ in range(2)]
-    for code, text in [_end(front) for front in fronts]:
-        assert code == 0, text
-        answer = json.loads(text)
-        assert [launch["point_id"] for launch in answer["launches"]] == [deleted.point_id]
-        assert len(answer["present"]) == 2
+    launches, said = [], ""
+    for front in fronts:
+        out, err = front.communicate(timeout=180)
+        assert front.returncode == 0, err
+        launches += [(launch["point_id"], launch["status"]) for launch in json.loads(out)["launches"]]
+        said += err
+    assert launches == [(deleted.point_id, "ok")]
+    assert f"{deleted.point_id}: another sweep " in said
     for file, content in kept.items():
         assert Path(file).read_bytes() == content
-    new = [record for record in _records(tmp_path, "small") if record.file not in kept]
-    assert [(record.point_id, record.status) for record in new] == [(deleted.point_id, "ok")] * 2
-    assert len({record.launch for record in new}) == 2, "each has a number of its own"
-    assert len({record.environment["job_id"] for record in new}) == 2
-    assert new[0].iterations.loss == new[1].iterations.loss
-    for record in new:
-        progress = JobFolder(Path(record.file).parent / "jobs" / f"{REVISION}-{record.launch}").progress(0)
-        assert [line["loss"] for line in progress] == record.iterations.loss, "neither wrote into the other's folder"
+    (new,) = [record for record in _records(tmp_path, "small") if record.file not in kept]
+    assert (new.point_id, new.status) == (deleted.point_id, "ok")
 
 
 @pytest.mark.processes
@@ -310,7 +312,7 @@ sweep:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (64 * 2**30, limits[1]))  # so that no machine can have that memory
     try:
-        front = start("run", "broken.yaml", cwd=folder, PYTHONPATH=str(folder / "fault"))
+        front = start("run", "broken.yaml", cwd=folder, PYTHONPATH=_before(folder / "fault"))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     try:
@@ -397,7 +399,7 @@ if "SUBMITIT_LOCAL_GLOBALID" in os.environ:
     (tmp_path / "fault").mkdir()
     (tmp_path / "fault" / "sitecustomize.py").write_text(fault)
     _experiment(tmp_path, "unlucky", "")
-    answer = run("run", "unlucky.yaml", cwd=tmp_path, PYTHONPATH=str(tmp_path / "fault"))
+    answer = run("run", "unlucky.yaml", cwd=tmp_path, PYTHONPATH=_before(tmp_path / "fault"))
     assert answer.code == 1
     (record,) = _records(tmp_path, "unlucky")
     assert record.status == "failed"
@@ -420,6 +422,8 @@ def test_an_interrupt_ends_what_runs_keeps_what_is_there_and_running_again_compl
         running = Running(tmp_path, "long", done=1)
         assert len(running.ranks) == 2
         os.killpg(front.pid, signal.SIGINT)  # as the terminal does: to every process of the group
+        time.sleep(0.03)
+        os.killpg(front.pid, signal.SIGINT)  # an impatient second one, while the launch is being ended
     finally:
         code, text = _end(front)
     assert running.ended()

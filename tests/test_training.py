@@ -74,7 +74,7 @@ def test_adamw_is_torchs_adamw(kernel):
 def test_clipping_is_torchs_clipping(limit):
     flats, copies, _ = buffers_and_copies()
     give_gradients(copies, torch.Generator().manual_seed(2))
-    norm = counted_norm_squared(flats, Topology(rank=0), False).item() ** 0.5
+    norm = counted_norm_squared(flats, Topology(rank=0)).item() ** 0.5
     scale_gradients(flats, clip_factor(norm, limit))
     theirs = torch.nn.utils.clip_grad_norm_(list(copies.values()), limit)
     assert norm == pytest.approx(theirs.item(), rel=1e-12)
@@ -153,7 +153,8 @@ def reductions_begun(at):
 @pytest.mark.processes
 def test_gradients_are_reduced_while_the_backward_pass_still_runs(monkeypatch):
     monkeypatch.setattr(flat_buffer, "BUCKET_BYTES", 4096)
-    for begun, actions in run_ranks(2, reductions_begun, point((1, 1, 2), INTERLEAVED)):
+    at = point((1, 1, 2), INTERLEAVED, model={"tied_embeddings": False})
+    for begun, actions in run_ranks(2, reductions_begun, at):
         assert actions == 2 * 2 * 4
         assert len(begun) > 10
         assert all(ended < actions for ended in begun), "a reduction began after the backward pass"
@@ -164,14 +165,14 @@ def test_gradients_are_reduced_while_the_backward_pass_still_runs(monkeypatch):
 def two_parameters():
     """A reducer of two data ranks, armed, over two parameters in one bucket."""
     used, unused = parameters((2,), (3,))
-    buffer = FlatBuffer([used, unused])
-    reducer = GradientReducer({0: [buffer]}, Group(size=2, index=0))
+    buffer = FlatBuffer([used, unused], Group(size=2, index=0))
+    reducer = GradientReducer({(0, 0): [buffer]})
     return used, unused, reducer
 
 
 def test_a_parameter_without_a_gradient_is_an_error():
     used, unused, reducer = two_parameters()
-    reducer.final_backward(0)
+    reducer.final_backward((0, 0))
     used.sum().backward()
     with pytest.raises(RuntimeError, match=f"no gradient came for {unused.spec.name}"):
         reducer.finish()
@@ -257,7 +258,7 @@ def test_predicted_parameters_are_those_that_every_rank_holds(layout, schedule, 
         for rank in range(at.parallel.pipeline):
             ranks = TensorRanks(Group(at.parallel.tensor, tensor))
             build = Build(at.model, ranks, at.training, torch.float32, select("auto"))
-            hosted = [stage for stage, host in enumerate(placement) if host == rank]
+            hosted = [(stage, 0) for stage, host in enumerate(placement) if host == rank]
             stages = build_stages(at, hosted, build, torch.device("cpu"))
             held.append(sum(p.numel() for p in {p for stage in stages.values() for p in stage.parameters()}))
         assert held == rank_parameters(at)

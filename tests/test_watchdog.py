@@ -78,7 +78,7 @@ def test_the_account_names_what_each_rank_is_at_the_longest_first(tmp_path):
 
 def disagree():
     at = point((1, 2, 1))
-    world = build_topology(at.parallel, "cpu", 0, 1).world
+    world = build_topology(at.parallel, "cpu", [[0, 1]]).world
     try:
         agree(world, {"message shape": (12 + world.index, 1, 16), "torch": "same"})
     except RuntimeError as error:

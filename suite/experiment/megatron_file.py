@@ -54,7 +54,7 @@ def open_megatron(path: str | None, seq_length: int, seed: int) -> MegatronFile:
     # Imported here: without Megatron data, `suite plan` starts without numpy.
     import numpy as np
 
-    binary, index = _pair(path)
+    binary, index = megatron_pair(path)
     name, sequences, entries = _read_header(index)
     announced, actual = _HEADER.size + 12 * sequences + 8 * entries, index.stat().st_size
     if actual < announced:
@@ -90,8 +90,12 @@ def megatron_problem(path: str | None, seq_length: int, seed: int) -> str | None
     return None
 
 
-def _pair(path: str) -> tuple[Path, Path]:
-    """The `.bin` and the `.idx` file."""
+def megatron_pair(path: str) -> tuple[Path, Path]:
+    """The `.bin` and the `.idx` file, by what their names have in common or by either name.
+
+    Raises:
+        ValueError: one of them is missing.
+    """
     name = path[:-4] if path.endswith((".bin", ".idx")) else path
     binary, index = Path(f"{name}.bin"), Path(f"{name}.idx")
     for file in (index, binary):

@@ -155,6 +155,21 @@ class Measure(Section):
     stall_seconds: Rate = 600.0  # a rank that gets no further for so long ends the point
 
 
+class Pace(Section):
+    """What actions and messages take where nothing is computed: at emulated and at simulated points.
+
+    Seconds of F, B and W of one microbatch on one rank's whole share of the model; a chunk takes 1/v of them. A
+    simulated message has a latency in seconds, and a bandwidth in bytes/s (0: unlimited); an emulated one is real.
+    """
+
+    forward: Rate = 0.02
+    input_gradient: Rate = 0.02
+    weight_gradient: Rate = 0.02
+    latency: Limit = 0.0
+    bandwidth: Limit = 0.0
+    overlap: Flag = True  # whether ranks compute while messages travel
+
+
 class Checkpoint(Section):
     """Saving and loading the training state, and weights in and out.
 
@@ -179,6 +194,7 @@ class Point(Section):
     data: Data = Data()
     kernels: KernelSet | dict[str, KernelSet] = "auto"
     measure: Measure = Measure()
+    pace: Pace = Pace()
     checkpoint: Checkpoint = Checkpoint()
     cluster: str = "local"
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from suite.experiment.checkpoint_folder import other_model, whole_checkpoints
 from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
-from suite.experiment.point import Checkpoint, Point
+from suite.experiment.point import Checkpoint, Model, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
@@ -112,7 +113,7 @@ def _batch_and_schedule(point: Point) -> list[str]:
 
 
 def _inputs(point: Point) -> list[str]:
-    found = [*_data(point), *_checkpoint(point.checkpoint)]
+    found = [*_data(point), *_checkpoint(point.checkpoint, point.model)]
     if isinstance(point.kernels, dict):
         for operator in point.kernels:
             if operator not in OPERATORS:
@@ -121,10 +122,14 @@ def _inputs(point: Point) -> list[str]:
     return found
 
 
-def _checkpoint(checkpoint: Checkpoint) -> list[str]:
+def _checkpoint(checkpoint: Checkpoint, model: Model) -> list[str]:
     found = []
     if checkpoint.load and checkpoint.path is None:
         found.append("checkpoint.load=true: there is no folder to load from; checkpoint.path=FOLDER would work")
+    if checkpoint.load and checkpoint.path is not None:
+        # There may be none yet: another point of the sweep may write it.
+        for newest in whole_checkpoints(Path(checkpoint.path))[-1:]:
+            found += other_model(newest, model)
     if checkpoint.load and checkpoint.weights is not None:
         found.append(
             f"checkpoint.weights={checkpoint.weights}: checkpoint.load=true would overwrite them; "

@@ -1,6 +1,7 @@
 """A job: one launch of one point, and the folder that it leaves its traces in."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.experiment.point import Point
+from suite.launch.processes import alive, stamp
 from suite.records.schema import Record, Source, Status
 from suite.records.store import Store
 
@@ -33,10 +35,19 @@ class Job:
         return f"{self.experiment}-{self.point.id}-{self.launch}"
 
     @property
+    def point_folder(self) -> Path:
+        """Where the point's records are."""
+        return self.store / self.experiment / self.scale / self.source / self.point.id
+
+    @property
     def folder(self) -> Path:
         """Where this launch keeps logs, progress and errors."""
-        point = self.store / self.experiment / self.scale / self.source / self.point.id
-        return point / "jobs" / f"{self.revision}-{self.launch}"
+        return self.point_folder / "jobs" / f"{self.revision}-{self.launch}"
+
+    @property
+    def record_file(self) -> Path:
+        """Where this launch's record goes, unless a foreign file has the name."""
+        return self.point_folder / f"{self.revision}-{self.launch}.json"
 
     def description(self) -> dict[str, Any]:
         """The job in plain values."""
@@ -78,6 +89,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def live_job(point_folder: Path) -> "JobFolder | None":
+    """A launch of a point that is under way."""
+    jobs = map(JobFolder, sorted((point_folder / "jobs").glob("*")))
+    return next((job for job in jobs if job.controller() is not None), None)
+
+
 class JobFolder:
     """The files by which ranks, their supervisor and the front talk: progress, process ids, errors, logs."""
 
@@ -89,7 +106,10 @@ class JobFolder:
         self.submitit = path / "submitit"
 
     def claim(self, description: dict[str, Any]) -> bool:
-        """Create the folder and write the job down in it; False where another launch has it."""
+        """Create the folder and write the job down in it; False where another launch has it.
+
+        Until the job is submitted, it ends with this process.
+        """
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
@@ -97,6 +117,7 @@ class JobFolder:
         (self.path / "job.json").write_text(json.dumps(description, indent=1) + "\n")
         for folder in (self.logs, self.path / "ranks", self.path / "errors"):
             folder.mkdir()
+        self.note_controller(os.getpid())
         return True
 
     def progress(self, skip: int) -> list[dict[str, Any]]:
@@ -107,16 +128,25 @@ class JobFolder:
             return []
         return [json.loads(line) for line in lines[skip:] if line.endswith("}")]
 
+    def note_iteration(self, iteration: int, seconds: float, loss: float | None) -> None:
+        """Add an iteration to the progress."""
+        with self.progress_file.open("a") as file:
+            file.write(json.dumps({"iteration": iteration, "seconds": seconds, "loss": loss}) + "\n")
+
     def note_controller(self, process: int) -> None:
         """Note the process that ends when the job ends."""
-        (self.path / "controller").write_text(str(process))
+        draft = self.path / "controller.writing"
+        draft.write_text(stamp(process))
+        draft.replace(self.path / "controller")
 
     def controller(self) -> int | None:
-        """The process that ends when the job ends, if it was noted."""
+        """The process that ends when the job ends, while it lives."""
         try:
-            return int((self.path / "controller").read_text())
-        except (FileNotFoundError, ValueError):
+            noted = (self.path / "controller").read_text()
+        except OSError:
             return None
+        process = int(noted.split()[0])
+        return process if alive(process) and stamp(process) == noted else None
 
     def register(self, rank: int, process: int) -> None:
         """Note a rank's process id."""

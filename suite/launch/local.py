@@ -4,6 +4,7 @@ Whatever ends, and however it ends, everything below it ends too: the front that
 controller, the node's task, the ranks.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -15,6 +16,9 @@ import submitit
 from suite.launch.job import Job, JobFolder
 from suite.launch.node import run_node
 from suite.launch.processes import end_with, end_with_parent
+from suite.launch.watchdog import FRONT_LATER, START_SECONDS, Board, account
+from suite.pipeline.generators import generate
+from suite.pipeline.proof import prove
 
 POLL_SECONDS = 0.1
 LIMIT_MINUTES = 7 * 24 * 60  # the executor needs a limit; a local point has none of its own
@@ -27,6 +31,8 @@ class LocalJob:
         self.job = job
         self.folder = JobFolder(job.folder)
         self.handle: submitit.Job[Path] | None = None
+        self.begun = time.monotonic()
+        self.board: Board | None = None  # once the supervisor has made it; kept, whatever becomes of the file
 
     def start(self) -> None:
         """Submit the job. An interrupt at the terminal reaches only the front, which then ends the job."""
@@ -50,14 +56,34 @@ class LocalJob:
             time.sleep(POLL_SECONDS)
         yield
 
+    def stalled(self) -> str | None:
+        """Why the launch has to be ended from here, with the account of every rank; None while it need not be.
+
+        Ranks that get no further end the launch themselves, unless they or their supervisor have been stopped.
+        """
+        point, now = self.job.point, time.monotonic()
+        limit = point.measure.stall_seconds
+        if self.board is None and self.folder.board.exists():
+            self.board = Board(self.folder.board, 0)
+        if self.board is None:
+            limit = max(limit, START_SECONDS) + FRONT_LATER
+            return f"the ranks' supervisor started no rank in {limit:g} s" if now - self.begun > limit else None
+        notes = self.board.read()
+        if now - max(since for _, since in notes) <= limit + FRONT_LATER:
+            return None
+        lowered = prove(generate(point.schedule, point.parallel.pipeline, point.microbatches)).lowered
+        return (
+            f"no rank got further within the limit (measure.stall_seconds={limit:g}), nor did the ranks or their "
+            f"supervisor end the launch; the state of every rank:\n{account(notes, lowered, point.parallel, now)}"
+        )
+
     def record_path(self) -> Path | None:
         """Where the node wrote the record; None where it ended without."""
-        if self.handle is None or not self.handle.paths.result_pickle.exists():
-            return None
-        try:
-            return self.handle.results()[0]
-        except Exception:
-            return None
+        if self.handle is not None and self.handle.paths.result_pickle.exists():
+            with contextlib.suppress(Exception):
+                return self.handle.results()[0]
+        # The job's folder, and with it what the node answered, may have been deleted.
+        return self.job.record_file if self.job.record_file.exists() else None
 
     def why_no_record(self, lines: int = 20) -> str:
         """What is known of a job that ended without a record: its error, or that it was killed; and its last words."""

@@ -1,7 +1,6 @@
 """One rank of a point: joins the process group, trains, measures, and hands its samples to rank 0."""
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from suite.launch.emulated import emulate
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
 from suite.launch.processes import end_with_parent
@@ -23,13 +23,15 @@ from suite.measure.memory import LiveTensorBytes
 from suite.measure.peaks import find_peak
 from suite.measure.provenance import cores
 from suite.parallel.agreement import agree
-from suite.parallel.topology import build_topology
+from suite.parallel.topology import Topology, build_topology
 from suite.pipeline.lowering import Lowered
 from suite.training.evaluation import evaluate
 from suite.training.precision import DTYPES
 from suite.training.step import IterationSamples, TrainingStep
 
 WATCHDOG_FIRST = 60.0  # seconds that the process group waits longer than the watchdog, which has more to say
+FORK_SECONDS = 120.0  # in which the supervisor has forked all ranks of its host
+_LOOK_SECONDS = 0.02
 
 
 class Place(NamedTuple):
@@ -49,6 +51,7 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
     try:
+        _await_forks(folder, rank)
         return _measure(job, lowered, folder)
     except BaseException as error:
         folder.report_error(rank, describe(error, folder, rank))
@@ -56,6 +59,22 @@ def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | No
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _await_forks(folder: JobFolder, rank: int) -> None:
+    """Wait until every rank of this host is there.
+
+    Whoever connects to the supervisor's store sets its threads to work, and a rank that is forked while one of them
+    holds a lock waits for that lock for ever. So nobody connects before all are forked.
+    """
+    first = rank - int(os.environ["LOCAL_RANK"])
+    missing = set(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+    deadline = time.monotonic() + FORK_SECONDS
+    while missing := missing - folder.processes().keys():
+        if time.monotonic() > deadline:
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise TimeoutError(f"after {FORK_SECONDS:g} s these ranks of this host have not started: {ranks}")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _take_signals() -> None:
@@ -67,7 +86,7 @@ def _take_signals() -> None:
 def _place(job: Job) -> Place:
     rank, local, ranks_here = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     on_gpu = job.device == "cuda" or (job.device == "auto" and torch.cuda.device_count() >= ranks_here)
-    if on_gpu:
+    if on_gpu and job.source == "measured":
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
         return Place(rank, local, device, oversubscribed=ranks_here > torch.cuda.device_count())
@@ -84,15 +103,33 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
         dist.init_process_group(backend, timeout=timeout)
     board.note_phase("building the model")
-    placement = lowered.schedule.placement[0]
-    topology = build_topology(parallel, place.device.type, placement[0], placement[-1])
+    topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
+    if job.source == "emulated":
+        result = emulate(job, lowered, topology, folder, board)
+    else:
+        result = _train(job, lowered, topology, folder, place, board)
+    if parallel.ranks > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+    return result
+
+
+def _train(
+    job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, place: Place, board: Board
+) -> dict[str, Any] | None:
     peak = _peak(job, place)
     step = TrainingStep(job.point, lowered, topology, place.device, board)
     agree(topology.world, _facts(job, step))
     run = _Iterations(job, lowered, step, place, folder)
     run.all()
     board.note_phase("gathering the samples")
-    here = rank_samples(step, run.samples, run.memory, peak)
+    kept = {
+        "peak_memory_bytes": run.memory,
+        "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
+        "skipped_steps": step.loss_scale.skipped,
+        "peak": peak,
+    }
+    here = rank_samples(topology, step.transport, run.samples, **kept)
     result = collect(job.point, here, run.samples, topology.world, folder)
     if result is not None:
         result["environment"] = _environment(job, place, step, result.pop("peaks"))
@@ -100,9 +137,6 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         result["oversubscribed"] = place.oversubscribed
         result["checkpoint"] = run.checkpoint
         result["evaluation_loss"] = run.evaluation_loss
-    if parallel.ranks > 1:
-        dist.barrier()
-        dist.destroy_process_group()
     return result
 
 
@@ -152,7 +186,7 @@ class _Iterations:
         self.lowered, self.step, self.device = lowered, step, place.device
         self.measure, self.settings = job.point.measure, job.point.checkpoint
         self.folder = folder
-        self.progress = folder.progress_file if place.rank == 0 else None
+        self.folder_of_first = folder if place.rank == 0 else None
         self.samples: list[IterationSamples] = []
         self.memory = 0
         self.checkpoint: dict[str, Any] | None = None
@@ -190,10 +224,8 @@ class _Iterations:
 
     def _one(self, iteration: int) -> None:
         self.samples.append(self.step.run(iteration))
-        if self.progress is not None:
-            line = {"iteration": iteration, "seconds": self.samples[-1].seconds, "loss": self.samples[-1].loss}
-            with self.progress.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        if self.folder_of_first is not None:
+            self.folder_of_first.note_iteration(iteration, self.samples[-1].seconds, self.samples[-1].loss)
         if self.settings.every and (iteration + 1) % self.settings.every == 0:
             self.step.notes.note_phase("saving or loading a checkpoint")
             assert self.checkpoint is not None

@@ -9,37 +9,36 @@ from suite.experiment.point import Point
 from suite.launch.job import JobFolder
 from suite.launch.trace import TraceRow, perfetto, record_trace
 from suite.measure.memory import resident_bytes
-from suite.parallel.topology import Group
-from suite.training.step import IterationSamples, TrainingStep
+from suite.parallel.topology import Group, Topology
+from suite.pipeline.transport import Transport
+from suite.training.step import IterationSamples
 
 
 def rank_samples(
-    step: TrainingStep, samples: list[IterationSamples], memory: int, peak: float | None
+    topology: Topology, transport: Transport, samples: list[IterationSamples], peak: float | None = None, **kept: Any
 ) -> dict[str, Any]:
-    """What this rank contributes to the record."""
-    topology = step.topology
+    """What this rank contributes to the record; `kept` are fields of `suite.records.schema.RankSamples`."""
     kinds = sorted({kind for sample in samples for kind in sample.busy_by_action})
     links = {
-        "pipeline": step.transport.bytes_sent,
+        "pipeline": transport.bytes_sent,
         "tensor": topology.tensor.traffic.bytes,
         "data": topology.data.traffic.bytes,
+        "replicas": sum(group.traffic.bytes for group in {id(g): g for g in topology.copies.values()}.values()),
         "embedding": topology.embedding.traffic.bytes,
     }
     return {
         "rank": topology.rank,
         "coords": topology.coords,
-        "peak_memory_bytes": memory,
         "rss_bytes": resident_bytes(),
-        "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
         "busy_seconds": [sum(sample.busy_by_action.values()) for sample in samples],
         "busy_by_action": {kind: [sample.busy_by_action.get(kind, 0.0) for sample in samples] for kind in kinds},
         "bytes_by_link": {link: count // len(samples) for link, count in links.items()},
-        "skipped_steps": step.loss_scale.skipped,
         "seconds": [sample.seconds for sample in samples],
         "reduction_wait": [sample.reduction_wait for sample in samples],
         "optimizer": [sample.optimizer for sample in samples],
         "window": [(sample.actions[0].start, sample.actions[-1].end) for sample in samples],
         "peak": peak,
+        **kept,
     }
 
 
@@ -75,8 +74,8 @@ def collect(
     result = {
         "iterations": {
             "seconds": slowest,
-            "loss": [sample.loss for sample in samples],
-            "grad_norm": [sample.grad_norm for sample in samples],
+            "loss": _all_or_none([sample.loss for sample in samples]),
+            "grad_norm": _all_or_none([sample.grad_norm for sample in samples]),
             "warmup": point.measure.warmup,
             "forward_backward_seconds": [max(e for _, e in w) - min(s for s, _ in w) for w in windows],
         },
@@ -91,6 +90,10 @@ def collect(
     private = ("seconds", "reduction_wait", "optimizer", "window", "peak")
     result["ranks"] = [{k: v for k, v in one.items() if k not in private} for one in ranks]
     return result
+
+
+def _all_or_none(values: list[float | None]) -> list[float | None] | None:
+    return values if any(value is not None for value in values) else None
 
 
 def _longest(ranks: list[dict[str, Any]], name: str) -> list[float]:

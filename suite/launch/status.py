@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from suite.experiment.expansion import Planned
-from suite.launch.job import JobFolder
-from suite.launch.processes import alive
+from suite.launch.inputs import Inputs
+from suite.launch.job import live_job
 from suite.records.store import StoredRecord
 
 
 @dataclass(frozen=True)
 class PointState:
-    """Where one point stands: ok, running, missing, invalid, or the status of its last record."""
+    """Where one point stands: ok, starting, running, missing, invalid, or the status of its last record."""
 
     planned: Planned
-    state: str
-    launches: int  # with status ok
+    state: str  # starting: a launch that has finished no iteration yet
+    launches: int  # with status ok, on the files that the point names
     reason: str | None
     iterations: int | None  # finished so far, of a running launch
 
@@ -35,30 +35,22 @@ class PointState:
 
 def states(points: Sequence[Planned], records: Sequence[StoredRecord], folders: Sequence[Path]) -> list[PointState]:
     """The state of every point; `folders` are the stores' folders of this experiment, scale and source."""
-    return [_state(planned, [r for r in records if r.point_id == planned.point_id], folders) for planned in points]
+    inputs = Inputs()
+    return [_state(one, [r for r in records if r.point_id == one.point_id], inputs, folders) for one in points]
 
 
-def _state(planned: Planned, records: list[StoredRecord], folders: Sequence[Path]) -> PointState:
+def _state(planned: Planned, records: list[StoredRecord], inputs: Inputs, folders: Sequence[Path]) -> PointState:
     ok = sum(record.status == "ok" for record in records)
     if planned.point is None or planned.reasons:
         return PointState(planned, "invalid", ok, "; ".join(planned.reasons), None)
-    running = _running(planned.point_id, folders)
-    if running is not None:
-        return PointState(planned, "running", ok, None, len(running.progress(0)))
+    others = [inputs.other(record, planned.point) for record in records if record.status == "ok"]
+    ok = others.count(None)
+    for job in filter(None, (live_job(folder / planned.point_id) for folder in folders)):
+        finished = len(job.progress(0))
+        return PointState(planned, "running" if finished else "starting", ok, None, finished)
     if ok >= planned.point.measure.launches:
         return PointState(planned, "ok", ok, None, None)
     last = max((r for r in records if r.status != "ok"), key=lambda r: r.finished, default=None)
     if last is None:
-        return PointState(planned, "missing", ok, None, None)
+        return PointState(planned, "missing", ok, next(filter(None, others), None), None)
     return PointState(planned, last.status, ok, last.reason, None)
-
-
-def _running(point_id: str, folders: Sequence[Path]) -> JobFolder | None:
-    """The folder of a launch whose controller is alive."""
-    for folder in folders:
-        for path in sorted((folder / point_id / "jobs").glob("*")):
-            job = JobFolder(path)
-            process = job.controller()
-            if process is not None and alive(process):
-                return job
-    return None

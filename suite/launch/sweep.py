@@ -1,6 +1,9 @@
 """A sweep on this machine: which launches are missing, and running them one after another."""
 
+import contextlib
+import fcntl
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +12,12 @@ from typing import Any, Protocol
 from suite.experiment.cluster import Cluster
 from suite.experiment.expansion import Planned
 from suite.experiment.point import Point
-from suite.launch.job import Job, JobFolder, now
+from suite.launch.inputs import Inputs
+from suite.launch.job import Job, JobFolder, live_job, now
 from suite.launch.local import LocalJob
+from suite.launch.processes import uninterrupted
 from suite.measure.provenance import host_environment, revision
-from suite.records.schema import Record
+from suite.records.schema import Record, Source
 from suite.records.store import Store, StoredRecord, load
 
 
@@ -21,6 +26,9 @@ class Watcher(Protocol):
 
     def start(self, job: Job) -> None:
         """A launch begins."""
+
+    def skip(self, point: Point, launches: int, why: str) -> None:
+        """Launches of a point are left out: another sweep measures it."""
 
     def iteration(self, job: Job, samples: dict[str, Any]) -> None:
         """The launch has finished an iteration."""
@@ -36,6 +44,7 @@ class Todo:
     missing: list[tuple[Point, int]]  # a point and how many launches it lacks
     present: list[Point]
     invalid: list[Planned]
+    elsewhere: list[tuple[Point, str]]  # a point that is missing though it has records, and what those were measured on
 
     @property
     def launches(self) -> int:
@@ -44,25 +53,28 @@ class Todo:
 
 
 def todo(points: Sequence[Planned], records: Sequence[StoredRecord], fresh: bool) -> Todo:
-    """A point is present when its launches are there with status ok, whatever the revision.
+    """A point is present when its launches are there with status ok, whatever the revision, on the files that it names.
 
     `fresh` measures every point again.
     """
-    found: dict[str, int] = {}
+    found: dict[str, list[StoredRecord]] = defaultdict(list)
     for record in records:
         if record.status == "ok" and not fresh:
-            found[record.point_id] = found.get(record.point_id, 0) + 1
-    missing, present, invalid = [], [], []
+            found[record.point_id].append(record)
+    inputs = Inputs()
+    work = Todo([], [], [], [])
     for planned in points:
         if planned.point is None or planned.reasons:
-            invalid.append(planned)
+            work.invalid.append(planned)
             continue
-        lacking = planned.point.measure.launches - found.get(planned.point.id, 0)
-        if lacking > 0:
-            missing.append((planned.point, lacking))
-        else:
-            present.append(planned.point)
-    return Todo(missing, present, invalid)
+        others = [inputs.other(record, planned.point) for record in found[planned.point.id]]
+        lacking = planned.point.measure.launches - others.count(None)
+        if lacking <= 0:
+            work.present.append(planned.point)
+            continue
+        work.missing.append((planned.point, lacking))
+        work.elsewhere.extend([(planned.point, why) for why in others if why][:1])
+    return work
 
 
 @dataclass(frozen=True)
@@ -71,88 +83,131 @@ class LocalSweep:
 
     experiment: str
     scale: str
+    source: Source  # measured or emulated
     store: Path
     cluster: Callable[[str], Cluster]  # the profile by name
 
     def run(self, work: Todo, watcher: Watcher) -> Iterator[tuple[Job, Record]]:
         """Run what is missing, one launch after another; yields each launch with its record.
 
-        A launch that fails is a record with its reason. On an interrupt the running launch is ended and becomes a
-        `cancelled` record; what was finished before stays.
+        A launch that fails is a record with its reason. A point that another sweep measures at the same time is left
+        to it. On an interrupt the running launch is ended and becomes a `cancelled` record; what was finished before
+        stays.
         """
         for planned in work.invalid:
-            self._record_invalid(planned)
+            record_invalid(planned, self.experiment, self.scale, self.source, self.store)
+        found = {point.id: self._ok_files(point) for point, _ in work.missing}
         for point, count in work.missing:
-            for _ in range(count):
-                yield self._launch(point, watcher)
+            for done in range(count):
+                job = self._claim(point, found[point.id])
+                if isinstance(job, str):
+                    watcher.skip(point, count - done, job)
+                    break
+                record = self._launch(job, watcher)
+                found[point.id].add(Path(record.file))
+                yield job, record
 
-    def _claim(self, point: Point) -> Job:
-        """Take the next free launch number by creating its folder."""
+    def _folder(self, point: Point) -> Path:
+        return self.store.absolute() / self.experiment / self.scale / self.source / point.id
+
+    def _ok_files(self, point: Point) -> set[Path]:
+        """The files of the point's records with status ok."""
+        root, files = self.store.absolute(), self._folder(point).glob("*.json")
+        read = {file: load(file, file.relative_to(root)) for file in files}
+        return {file for file, record in read.items() if isinstance(record, StoredRecord) and record.status == "ok"}
+
+    def _claim(self, point: Point, known: set[Path]) -> Job | str:
+        """Take the next free launch number by creating its folder; or say who else measures the point.
+
+        `known` are the records that this sweep has made or has found at its beginning.
+        """
         store, name, cluster = Store(self.store), revision(), self.cluster(point.cluster)
-        launch = store.next_launch(self.experiment, self.scale, "measured", point.id, name)
-        while True:
-            job = Job(
-                experiment=self.experiment,
-                scale=self.scale,
-                source="measured",
-                point=point,
-                revision=name,
-                launch=launch,
-                store=self.store.absolute(),
-                threads_per_rank=cluster.threads_per_rank,
-                device=cluster.device,
-                visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-            )
-            if JobFolder(job.folder).claim(job.description()):
-                return job
-            launch += 1
+        with _alone(self._folder(point) / "jobs"):
+            if other := live_job(self._folder(point)):
+                return f"another sweep is measuring it (process {other.controller()}, {other.path})"
+            if self._ok_files(point) - known:
+                return "another sweep has measured it since this one began"
+            launch = store.next_launch(self.experiment, self.scale, self.source, point.id, name)
+            while True:
+                job = Job(
+                    experiment=self.experiment,
+                    scale=self.scale,
+                    source=self.source,
+                    point=point,
+                    revision=name,
+                    launch=launch,
+                    store=self.store.absolute(),
+                    threads_per_rank=cluster.threads_per_rank,
+                    device=cluster.device,
+                    visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+                )
+                if JobFolder(job.folder).claim(job.description()):
+                    return job
+                launch += 1
 
-    def _launch(self, point: Point, watcher: Watcher) -> tuple[Job, Record]:
-        job = self._claim(point)
+    def _launch(self, job: Job, watcher: Watcher) -> StoredRecord:
         started = now()
         watcher.start(job)
         running = LocalJob(job)
-        seen = 0
+        seen, stalled = 0, None
         try:
             running.start()
             for _ in running.wait():
                 for samples in running.folder.progress(seen):
                     seen += 1
                     watcher.iteration(job, samples)
+                if stalled := running.stalled():
+                    running.cancel()
+                    break
         except KeyboardInterrupt:
-            running.cancel()
-            if running.record_path() is None:
-                job.write(job.record("cancelled", "interrupted", started, environment=host_environment()))
+            with uninterrupted():
+                running.cancel()
+                if running.record_path() is None:
+                    job.write(job.record("cancelled", "interrupted", started, environment=host_environment()))
             raise
         path = running.record_path()
         if path is None:
-            reason = running.why_no_record()
+            reason = stalled or running.why_no_record()
             path = job.write(job.record("failed", reason, started, environment=host_environment()))
         record = load(path, path.relative_to(job.store))
         if isinstance(record, str):
             raise RuntimeError(f"{path}: {record}")
         watcher.end(job, record)
-        return job, record
+        return record
 
-    def _record_invalid(self, planned: Planned) -> None:
-        """Keep why a point cannot run, once for each reason."""
-        reason = "; ".join(planned.reasons)
-        store = Store(self.store)
-        known, _ = store.read(self.experiment, self.scale, "measured")
-        if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
-            return
-        record = Record.model_validate(
-            {
-                "experiment": self.experiment,
-                "scale": self.scale,
-                "point_id": planned.point_id,
-                "source": "measured",
-                "point": planned.configuration,
-                "status": "invalid",
-                "reason": reason,
-                "environment": host_environment(),
-                "started": now(),
-                "finished": now(),
-            }
-        )
-        store.write(record, revision())
+
+def record_invalid(planned: Planned, experiment: str, scale: str, source: Source, folder: Path) -> None:
+    """Keep why a point cannot run, once for each reason."""
+    reason = "; ".join(planned.reasons)
+    store = Store(folder)
+    known, _ = store.read(experiment, scale, source)
+    if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
+        return
+    record = Record.model_validate(
+        {
+            "experiment": experiment,
+            "scale": scale,
+            "point_id": planned.point_id,
+            "source": source,
+            "point": planned.configuration,
+            "status": "invalid",
+            "reason": reason,
+            "environment": host_environment(),
+            "started": now(),
+            "finished": now(),
+        }
+    )
+    store.write(record, revision())
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that no other sweep looks into it and takes something at the same time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: two sweeps may then measure a point twice
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

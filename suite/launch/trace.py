@@ -29,6 +29,7 @@ def record_trace(iteration: int, rows: list[TraceRow]) -> dict[str, Any]:
             "kind": action.kind,
             "stage": action.stage,
             "microbatch": action.microbatch,
+            "replica": action.replica,
             "start": action.start - origin,
             "end": action.end - origin,
         }

@@ -2,6 +2,7 @@
 
 Every rank notes what it is at on a board that its host's ranks share. A thread in each rank looks at the rank's own
 note; if it is too old, the thread reads the whole board and ends the process, and the supervisor ends the others.
+The front looks at the board too, in case that all who should end the launch are stopped themselves.
 """
 
 import mmap
@@ -18,6 +19,7 @@ from suite.pipeline.lowering import Lowered, Op
 
 _NOTE = struct.Struct("qd")  # what a rank is at, and since when (the host's monotonic clock)
 EXIT_STALLED = 86
+FRONT_LATER = 30.0  # seconds after the ranks' limit in which they and their supervisor have ended the launch
 START_SECONDS = 180.0  # in which a rank joins the others; one forked at a bad moment never does
 
 
@@ -32,7 +34,9 @@ class Board:
     @staticmethod
     def create(file: Path, ranks: int) -> None:
         """Make the board before the ranks start; all are starting up."""
-        file.write_bytes(_NOTE.pack(-1, time.monotonic()) * ranks)
+        draft = file.with_suffix(".writing")
+        draft.write_bytes(_NOTE.pack(-1, time.monotonic()) * ranks)
+        draft.replace(file)  # whoever finds it finds it whole
 
     def note(self, code: int) -> None:
         """Note what this rank is at: instruction n of its program as 2n (waiting for its input) or 2n + 1 (carrying it
@@ -54,12 +58,10 @@ def describe(code: int, ops: tuple[Op, ...], lowered: Lowered) -> str:
     if code < 0:
         return PHASES[-1 - code]
     op = ops[code // 2]
-    if op.message:
+    if op.action is None:
         return f"to {op.kind} the {op.message}"
-    assert op.action
-    message = lowered.inputs.get(op.action)
-    if code % 2 == 0 and message:
-        return f"{op.action}, waiting for the {message}"
+    if code % 2 == 0 and op.message:
+        return f"{op.action}, waiting for the {op.message}"
     return f"in {op.action}"
 
 

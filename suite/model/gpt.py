@@ -20,6 +20,7 @@ from suite.model.split import layer_split
 from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
 from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorRanks, column_linear
 from suite.parallel.vocab_parallel import vocab_cross_entropy, vocab_embedding
+from suite.parallel.weight_gradients import WeightGradients, row_sum, tap
 
 INITIAL_STD = 0.02
 NORM_EPS = 1e-5
@@ -43,10 +44,17 @@ class Build:
     training: Training
     dtype: torch.dtype
     kernels: Kernels
+    deferred: WeightGradients | None = None  # where weight gradients go if the schedule splits the backward pass
 
     def parameter(self, spec: ParameterSpec, shared: bool = False) -> ModelParameter:
         """This rank's shard of the parameter."""
         return create_parameter(spec, self.tensor.group, self.training.seed, self.dtype, shared)
+
+    def with_bias(self, x: torch.Tensor, bias: ModelParameter) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and the bias to add to it, the bias's gradient being taken care of."""
+        if self.deferred is None:
+            return x, bias
+        return tap(x, self.deferred, (bias, row_sum)), bias.detach()
 
 
 class LayerNorm(nn.Module):
@@ -57,11 +65,21 @@ class LayerNorm(nn.Module):
         shape = (build.model.hidden_size,)
         self.weight = build.parameter(ParameterSpec(f"{name}.weight", shape, fill=1.0, decay=False))
         self.bias = build.parameter(ParameterSpec(f"{name}.bias", shape, decay=False))
-        self.kernel = build.kernels.layer_norm
+        self.kernel, self.deferred = build.kernels.layer_norm, build.deferred
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, h] -> [s, b, h]."""
-        return self.kernel(x, self.weight, self.bias, NORM_EPS)
+        if self.deferred is None:
+            return self.kernel(x, self.weight, self.bias, NORM_EPS)
+        y = self.kernel(x, self.weight.detach(), self.bias.detach(), NORM_EPS)
+        kept = x.detach()
+        return tap(y, self.deferred, (self.weight, partial(self._weight_gradient, kept)), (self.bias, row_sum))
+
+    def _weight_gradient(self, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient [h] from the input and the output's gradient [s, b, h], in at least fp32."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        one, zero = (torch.full_like(self.weight, value, dtype=dtype, requires_grad=False) for value in (1.0, 0.0))
+        return row_sum(grad.to(dtype) * self.kernel(x.to(dtype), one, zero, NORM_EPS))
 
 
 class Attention(nn.Module):
@@ -74,19 +92,20 @@ class Attention(nn.Module):
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         h, name = build.model.hidden_size, f"layers.{layer}.attention"
-        self.layer = layer
+        self.layer, self.build = layer, build
         self.kernel = build.kernels.attention
         self.head_size = h // build.model.heads
         self.recompute = build.training.recompute == "selective"
         local = build.model.heads // build.tensor.group.size
         self.heads = range(build.tensor.group.index * local, (build.tensor.group.index + 1) * local)
-        rest = (build.tensor, build.training.seed, build.dtype)
+        rest = (build.tensor, build.training.seed, build.dtype, build.deferred)
         self.qkv = ColumnParallelLinear(f"{name}.qkv", h, 3 * h, INITIAL_STD, *rest)
         self.output = RowParallelLinear(f"{name}.output", h, h, _output_std(build.model), *rest)
 
     def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
         """[s, b, h] -> [s, b, h], without the output projection's bias."""
-        qkv = self.qkv(x) + self.qkv.bias
+        qkv, bias = self.build.with_bias(self.qkv(x), self.qkv.bias)
+        qkv = qkv + bias
         s, b, _ = qkv.shape
         q, k, v = qkv.view(s, b, len(self.heads), 3, self.head_size).permute(3, 1, 2, 0, 4)
         drop = (lambda p: dropout.attention(p, self.layer, self.heads)) if dropout.rate else None
@@ -101,14 +120,14 @@ class FeedForward(nn.Module):
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         h, f, name = build.model.hidden_size, build.model.ffn_hidden_size, f"layers.{layer}.mlp"
-        rest = (build.tensor, build.training.seed, build.dtype)
-        self.kernel = build.kernels.bias_gelu
+        rest = (build.tensor, build.training.seed, build.dtype, build.deferred)
+        self.build, self.kernel = build, build.kernels.bias_gelu
         self.expand = ColumnParallelLinear(f"{name}.expand", h, f, INITIAL_STD, *rest)
         self.contract = RowParallelLinear(f"{name}.contract", f, h, _output_std(build.model), *rest)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, h] -> [s, b, h], without the output projection's bias."""
-        return self.contract(self.kernel(self.expand(x), self.expand.bias))
+        return self.contract(self.kernel(*self.build.with_bias(self.expand(x), self.expand.bias)))
 
 
 class Layer(nn.Module):
@@ -116,8 +135,7 @@ class Layer(nn.Module):
 
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
-        self.layer = layer
-        self.ranks = build.tensor
+        self.layer, self.build = layer, build
         self.norm1 = LayerNorm(f"layers.{layer}.norm1", build)
         self.attention = Attention(layer, build)
         self.norm2 = LayerNorm(f"layers.{layer}.norm2", build)
@@ -125,11 +143,11 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
-        row = self.ranks.first_row(x.shape[0])
-        y = self.attention(self.norm1(x), dropout) + self.attention.output.bias
-        x = x + dropout.hidden(y, self.layer, "attention_output", row)
-        y = self.mlp(self.norm2(x)) + self.mlp.contract.bias
-        return x + dropout.hidden(y, self.layer, "mlp_output", row)
+        row = self.build.tensor.first_row(x.shape[0])
+        y, bias = self.build.with_bias(self.attention(self.norm1(x), dropout), self.attention.output.bias)
+        x = x + dropout.hidden(y + bias, self.layer, "attention_output", row)
+        y, bias = self.build.with_bias(self.mlp(self.norm2(x)), self.mlp.contract.bias)
+        return x + dropout.hidden(y + bias, self.layer, "mlp_output", row)
 
 
 class Embedding(nn.Module):
@@ -137,17 +155,28 @@ class Embedding(nn.Module):
 
     def __init__(self, build: Build) -> None:
         super().__init__()
-        self.ranks = build.tensor
+        self.ranks, self.deferred = build.tensor, build.deferred
         self.word = build.parameter(_word_spec(build))
         positions = (build.model.seq_length, build.model.hidden_size)
         self.position = build.parameter(ParameterSpec("embedding.position.weight", positions, std=INITIAL_STD))
 
     def forward(self, microbatch: Microbatch) -> torch.Tensor:
         """Tokens [s, b] -> [s, b, h], or this rank's rows [s/t, b, h] of it."""
-        words = vocab_embedding(microbatch.tokens, self.word, self.ranks)
-        row = self.ranks.first_row(len(words))
-        x = words + self.position[row : row + len(words)].unsqueeze(1)
+        words = vocab_embedding(microbatch.tokens, self.word, self.ranks, self.deferred)
+        rows = slice(row := self.ranks.first_row(len(words)), row + len(words))
+        if self.deferred is None:
+            x = words + self.position[rows].unsqueeze(1)
+        else:
+            x = words + self.position.detach()[rows].unsqueeze(1)
+            x = tap(x, self.deferred, (self.position, partial(self._position_gradient, rows)))
         return microbatch.dropout.hidden(x, 0, "embedding", row)
+
+    def _position_gradient(self, rows: slice, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient of all positions from that of this rank's rows [s, b, h]."""
+        summed = grad.sum(1, dtype=torch.promote_types(grad.dtype, torch.float32))
+        whole = summed.new_zeros(self.position.shape)
+        whole[rows] = summed
+        return whole
 
 
 class Head(nn.Module):
@@ -155,7 +184,7 @@ class Head(nn.Module):
 
     def __init__(self, build: Build, tied_to: ModelParameter | None) -> None:
         super().__init__()
-        self.ranks = build.tensor
+        self.ranks, self.deferred = build.tensor, build.deferred
         self.vocab_size = build.model.vocab_size
         self.norm = LayerNorm("final_norm", build)
         if not build.model.tied_embeddings:
@@ -167,7 +196,7 @@ class Head(nn.Module):
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, h] (or this rank's rows of it) -> this rank's columns of the logits [s, b, Vpadded/t]."""
-        return column_linear(self.norm(x), self.weight, self.ranks)
+        return column_linear(self.norm(x), self.weight, self.ranks, self.deferred)
 
     def forward(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         """Cross entropy summed over the microbatch's tokens."""
@@ -211,15 +240,19 @@ def _through(layers: Iterable[nn.Module], x: torch.Tensor, dropout: Dropout) -> 
     return x
 
 
-def build_stages(point: Point, hosted: list[int], build: Build, device: torch.device) -> dict[int, Stage]:
-    """The virtual stages with these numbers, for one rank. A tied weight that both ends share here exists once."""
+def build_stages(
+    point: Point, hosted: list[tuple[int, int]], build: Build, device: torch.device
+) -> dict[tuple[int, int], Stage]:
+    """The (virtual stage, replica) of one rank. A tied weight that both ends share here exists once."""
     split = layer_split(point.model, point.virtual_stages, point.schedule.split)
-    stages: dict[int, Stage] = {}
-    for number in sorted(hosted):
-        first = stages.get(0)
-        word = first.embedding.word if first is not None and first.embedding is not None else None
+    stages: dict[tuple[int, int], Stage] = {}
+    word: ModelParameter | None = None
+    for number, replica in sorted(hosted):
         last = number == point.virtual_stages - 1
-        stages[number] = Stage(build, split[number], number == 0, last, word).to(device)
+        stage = Stage(build, split[number], number == 0, last, word).to(device)
+        if stage.embedding is not None:
+            word = stage.embedding.word
+        stages[number, replica] = stage
     return stages
 
 

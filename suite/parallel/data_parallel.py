@@ -1,4 +1,6 @@
-"""Gradient reduction over data-parallel ranks, started while the backward pass still runs.
+"""Gradient reduction over the ranks that hold copies of a stage, started while the backward pass still runs.
+
+They are the data-parallel ranks and, with a bidirectional schedule, those of the stage's other replicas.
 
 A stage's gradients are complete when its last backward of the iteration adds to them. Each bucket is summed as
 soon as that backward has filled it. Gradients are sums over the global batch (the loss is divided by its tokens),
@@ -6,7 +8,7 @@ so the reduction is a plain sum. With sharded optimizer state (ZeRO-1, Rajbhanda
 sum of its own piece of the bucket only, and the updated pieces are gathered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -16,7 +18,7 @@ import torch.distributed as dist
 
 from suite.parallel.flat_buffer import Bucket, FlatBuffer
 from suite.parallel.parameters import ModelParameter
-from suite.parallel.topology import Group
+from suite.parallel.topology import StageKey
 
 
 class Reduction(NamedTuple):
@@ -32,6 +34,7 @@ class Reduction(NamedTuple):
 class _Pending:
     """A bucket on its way: what is still missing, and the reduction once it has started."""
 
+    stage: int
     flat: FlatBuffer
     bucket: Bucket
     piece: slice | None  # this rank's own part of the bucket, where the optimizer is sharded
@@ -40,7 +43,8 @@ class _Pending:
     share: torch.Tensor | None = None
     started: float = 0.0
 
-    def start(self, group: Group) -> None:
+    def start(self) -> None:
+        group = self.flat.group
         self.started = perf_counter()
         gradients = self.flat.gradients[self.bucket.place]
         if self.piece is None:
@@ -58,41 +62,49 @@ class _Pending:
 
 
 class GradientReducer:
-    """Sums every stage's gradients over the data-parallel group, bucket by bucket."""
+    """Sums every stage's gradients over the ranks that hold copies of it, bucket by bucket."""
 
-    def __init__(self, buffers: Mapping[int, list[FlatBuffer]], group: Group, sharded: bool = False) -> None:
-        self.group = group
-        self.sharded = sharded and group.size > 1
-        self.pending: dict[int, list[_Pending]] = {}
+    def __init__(self, buffers: Mapping[StageKey, list[FlatBuffer]], late: Collection[FlatBuffer] = ()) -> None:
+        """`late` are buffers that several stages of this rank add to: they are reduced when all stages are done."""
+        self.pending: dict[StageKey, list[_Pending]] = {}
+        self.late: list[_Pending] = []
         self.armed: dict[ModelParameter, _Pending] = {}
         self.reductions: list[Reduction] = []  # of the last iteration
-        if group.size == 1:
-            return
-        for stage, flats in buffers.items():
-            self.pending[stage] = [
-                _Pending(flat, bucket, flat.owned[index] if self.sharded else None)
-                for flat in flats
-                for index, bucket in enumerate(flat.buckets)
-            ]
-            for pending in self.pending[stage]:
-                for parameter in pending.bucket.parameters:
-                    parameter.register_post_accumulate_grad_hook(self._accumulated)
+        for key, flats in buffers.items():
+            self.pending[key] = []
+            for flat in flats:
+                if flat.group.size == 1:
+                    continue
+                pieces = flat.owned if flat.sharded else [None] * len(flat.buckets)
+                buckets = [_Pending(key[0], flat, *one) for one in zip(flat.buckets, pieces, strict=True)]
+                if flat in late:
+                    self.late += buckets
+                    continue
+                self.pending[key] += buckets
+                for parameter in flat.parameters:
+                    parameter.register_post_accumulate_grad_hook(self.accumulated)
 
-    def final_backward(self, stage: int) -> None:
-        """The backward that starts now is the stage's last: reduce its buckets as they fill."""
-        for pending in self.pending.get(stage, ()):
+    def final_backward(self, key: StageKey) -> None:
+        """The action that starts now is the last to add to the stage's gradients: reduce its buckets as they fill."""
+        for pending in self.pending.get(key, ()):
             pending.missing = len(pending.bucket.parameters)
             for parameter in pending.bucket.parameters:
                 self.armed[parameter] = pending
 
-    def _accumulated(self, parameter: torch.Tensor) -> None:
+    def reduce(self, key: StageKey) -> None:
+        """The stage's gradients are complete: reduce its buckets."""
+        for pending in self.pending[key]:
+            pending.start()
+
+    def accumulated(self, parameter: torch.Tensor) -> None:
+        """A gradient has been added to the parameter's."""
         assert isinstance(parameter, ModelParameter)
         pending = self.armed.pop(parameter, None)
         if pending is None:
             return
         pending.missing -= 1
         if not pending.missing:
-            pending.start(self.group)
+            pending.start()
 
     def finish(self) -> float:
         """Wait for every bucket; returns the seconds spent waiting.
@@ -104,19 +116,21 @@ class GradientReducer:
         if self.armed:
             names = ", ".join(sorted(parameter.spec.name for parameter in self.armed))
             raise RuntimeError(f"no gradient came for {names}")
+        for pending in self.late:
+            pending.start()
         self.reductions = []
-        for stage, buckets in self.pending.items():
-            for pending in buckets:
-                pending.finish()
-                size = (pending.bucket.place.stop - pending.bucket.place.start) * pending.flat.gradients.itemsize
-                self.reductions.append(Reduction(stage, size, pending.started, perf_counter()))
+        for pending in self._all():
+            pending.finish()
+            size = (pending.bucket.place.stop - pending.bucket.place.start) * pending.flat.gradients.itemsize
+            self.reductions.append(Reduction(pending.stage, size, pending.started, perf_counter()))
         return perf_counter() - started
 
     def gather_values(self) -> None:
         """With a sharded optimizer, put the updated pieces of all ranks together."""
-        if not self.sharded:
-            return
-        for stage in self.pending.values():
-            for pending in stage:
+        for pending in self._all():
+            if pending.piece is not None:
                 values = pending.flat.values
-                values[pending.bucket.place] = self.group.all_gather(values[pending.piece])
+                values[pending.bucket.place] = pending.flat.group.all_gather(values[pending.piece])
+
+    def _all(self) -> list[_Pending]:
+        return [*(pending for buckets in self.pending.values() for pending in buckets), *self.late]

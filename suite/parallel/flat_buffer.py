@@ -31,6 +31,8 @@ class Buffer(Protocol):
     gradients: torch.Tensor
     dtype: torch.dtype
     owned: list[slice]
+    sharded: bool  # whether the other ranks of `group` own other pieces, or the same
+    group: Group  # the ranks that hold copies of the parameters
 
     @property
     def decay(self) -> bool:
@@ -46,18 +48,21 @@ class FlatBuffer:
     The parameters lie in the reverse of the order given, which is about the order in which the backward pass
     finishes them, so that a bucket's gradients are ready at about the same time.
 
-    With `shards` (the data-parallel group, ZeRO-1) every bucket is padded and cut into one piece per rank; a rank
-    owns its piece of each bucket, and `owned` are those pieces. Otherwise every rank owns the whole buffer.
+    `group` are the ranks that hold copies of these parameters and add up their gradients. When `sharded` (ZeRO-1)
+    every bucket is padded and cut into one piece per rank; a rank owns its piece of each bucket, and `owned` are those
+    pieces. Otherwise every rank owns the whole buffer.
     """
 
-    def __init__(self, parameters: Iterable[ModelParameter], shards: Group = ALONE) -> None:
+    def __init__(self, parameters: Iterable[ModelParameter], group: Group = ALONE, sharded: bool = False) -> None:
+        self.group, self.sharded = group, sharded and group.size > 1
+        shards = group if self.sharded else ALONE
         self.parameters = list(reversed(list(parameters)))
         first = self.parameters[0]
         self.dtype = torch.promote_types(first.dtype, torch.float32)  # of gradients and master weights
         self.places, self.buckets, size = _layout(self.parameters, shards.size, self.dtype.itemsize)
         self.values = torch.zeros(size, dtype=first.dtype, device=first.device)
         self.gradients = torch.zeros(size, dtype=self.dtype, device=first.device)
-        self.owned = [_piece(bucket.place, shards) for bucket in self.buckets] if shards.size > 1 else [slice(0, size)]
+        self.owned = [_piece(bucket.place, shards) for bucket in self.buckets] if self.sharded else [slice(0, size)]
         for parameter in self.parameters:
             self._adopt(parameter, self.places[parameter])
 
@@ -120,12 +125,12 @@ def _piece(place: slice, shards: Group) -> slice:
     return slice(start, start + length)
 
 
-def flatten(parameters: Iterable[ModelParameter], shards: Group = ALONE) -> list[FlatBuffer]:
+def flatten(parameters: Iterable[ModelParameter], group: Group = ALONE, sharded: bool = False) -> list[FlatBuffer]:
     """Buffers for a stage's parameters: those with weight decay, those without, and a tied embedding by itself.
 
     The two ranks that hold a tied embedding so have its gradients in the same layout, whatever else they hold.
     """
-    groups: dict[tuple[bool, bool], list[ModelParameter]] = {}
+    kinds: dict[tuple[bool, bool], list[ModelParameter]] = {}
     for parameter in parameters:
-        groups.setdefault((parameter.spec.decay, parameter.spec.tied), []).append(parameter)
-    return [FlatBuffer(group, shards) for _, group in sorted(groups.items(), reverse=True)]
+        kinds.setdefault((parameter.spec.decay, parameter.spec.tied), []).append(parameter)
+    return [FlatBuffer(members, group, sharded) for _, members in sorted(kinds.items(), reverse=True)]

@@ -19,9 +19,10 @@ from suite.parallel.topology import Group
 class ShardedParameter:
     """This rank's share of one parameter, as what the optimizer and the norm ask of a flat buffer."""
 
-    def __init__(self, parameter: nn.Parameter, spec: ParameterSpec) -> None:
+    def __init__(self, parameter: nn.Parameter, spec: ParameterSpec, group: Group) -> None:
         assert isinstance(parameter.data, DTensor)
         self.spec, self.shared = spec, False
+        self.group, self.sharded = group, True
         self.values = parameter.data.to_local().view(-1)
         self.gradients = torch.zeros_like(self.values)
         self.dtype = self.values.dtype
@@ -64,4 +65,4 @@ def shard_stage(stage: nn.Module, layers: nn.ModuleList, data: Group, precision:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
-    return [ShardedParameter(parameter, specs[name]) for name, parameter in stage.named_parameters()]
+    return [ShardedParameter(parameter, specs[name], data) for name, parameter in stage.named_parameters()]

@@ -7,14 +7,16 @@ rank (one all-reduce per pair of layers and direction), or, with sequence parall
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from suite.parallel.parameters import ParameterSpec, create_parameter
+from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
 from suite.parallel.topology import ALONE, Group
+from suite.parallel.weight_gradients import WeightGradients, product_gradient, tap
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,9 @@ class _Reduce(torch.autograd.Function):
     """Sum over tensor ranks forward, identity backward (the paper's g)."""
 
     @staticmethod
-    def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.mark_dirty(partial)
-        return group.all_reduce(partial)
+    def forward(ctx: Any, part: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.mark_dirty(part)
+        return group.all_reduce(part)
 
     @staticmethod
     @once_differentiable
@@ -47,9 +49,9 @@ class _ReduceScatter(torch.autograd.Function):
     """Sum over tensor ranks and split along the sequence forward, gather the sequence backward."""
 
     @staticmethod
-    def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, part: torch.Tensor, group: Group) -> torch.Tensor:
         ctx.group = group
-        return group.reduce_scatter(partial)
+        return group.reduce_scatter(part)
 
     @staticmethod
     @once_differentiable
@@ -57,14 +59,14 @@ class _ReduceScatter(torch.autograd.Function):
         return ctx.group.all_gather(grad), None
 
 
-def reduce_partial(partial: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+def reduce_partial(part: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
     """Sum the tensor ranks' partial results [s, ...]; with sequence parallelism this rank's rows [s/t, ...] of it.
 
-    `partial` may be overwritten.
+    `part` may be overwritten.
     """
     if ranks.group.size == 1:
-        return partial
-    return (_ReduceScatter if ranks.sequence else _Reduce).apply(partial, ranks.group)
+        return part
+    return (_ReduceScatter if ranks.sequence else _Reduce).apply(part, ranks.group)
 
 
 class _ColumnLinear(torch.autograd.Function):
@@ -82,29 +84,39 @@ class _ColumnLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
         ranks: TensorRanks = ctx.ranks
-        whole = ranks.group.all_gather(x) if ranks.sequence else x
+        wanted = ctx.needs_input_grad[1]
+        whole = ranks.group.all_gather(x) if ranks.sequence and wanted else x
         grad_x = torch.matmul(grad, weight)
         if ranks.sequence:
             grad_x, pending = ranks.group.reduce_scatter_async(grad_x)
         else:
             pending = ranks.group.all_reduce_async(grad_x)
-        grad_weight = torch.matmul(grad.flatten(0, -2).t(), whole.flatten(0, -2))
+        grad_weight = product_gradient(whole, grad) if wanted else None
         if pending is not None:
             pending.wait()
         return grad_x, grad_weight, None
 
 
-def column_linear(x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+def column_linear(
+    x: torch.Tensor, weight: ModelParameter, ranks: TensorRanks, deferred: WeightGradients | None = None
+) -> torch.Tensor:
     """x times this rank's rows of the weight [out/t, in]: this rank's part of the outputs [s, b, out/t].
 
-    x is [s, b, in], or [s/t, b, in] with sequence parallelism.
+    x is [s, b, in], or [s/t, b, in] with sequence parallelism. With `deferred` the weight's gradient goes there.
     """
-    if ranks.group.size == 1:
-        return nn.functional.linear(x, weight)
-    return _ColumnLinear.apply(x, weight, ranks)
+    used = weight if deferred is None else weight.detach()
+    y = nn.functional.linear(x, used) if ranks.group.size == 1 else _ColumnLinear.apply(x, used, ranks)
+    if deferred is None:
+        return y
+    kept = x.detach()
+
+    def gradient(grad: torch.Tensor) -> torch.Tensor:
+        return product_gradient(ranks.group.all_gather(kept) if ranks.sequence else kept, grad)
+
+    return tap(y, deferred, (weight, gradient))
 
 
 class _SplitLinear(nn.Module):
@@ -121,9 +133,10 @@ class _SplitLinear(nn.Module):
         ranks: TensorRanks,
         seed: int,
         dtype: torch.dtype,
+        deferred: WeightGradients | None,
     ) -> None:
         super().__init__()
-        self.ranks = ranks
+        self.ranks, self.deferred = ranks, deferred
         weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=self.split, std=std)
         bias = ParameterSpec(f"{name}.bias", (out_features,), shard=None if self.split else 0, decay=False)
         self.weight = create_parameter(weight, ranks.group, seed, dtype)
@@ -137,7 +150,7 @@ class ColumnParallelLinear(_SplitLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in] (or this rank's rows of it) -> [s, b, out/t], without the bias."""
-        return column_linear(x, self.weight, self.ranks)
+        return column_linear(x, self.weight, self.ranks, self.deferred)
 
 
 class RowParallelLinear(_SplitLinear):
@@ -147,7 +160,10 @@ class RowParallelLinear(_SplitLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in/t] -> [s, b, out] (or this rank's rows of it), summed over tensor ranks, without the bias."""
-        return reduce_partial(nn.functional.linear(x, self.weight), self.ranks)
+        if self.deferred is None:
+            return reduce_partial(nn.functional.linear(x, self.weight), self.ranks)
+        y = nn.functional.linear(x, self.weight.detach())
+        return reduce_partial(tap(y, self.deferred, (self.weight, partial(product_gradient, x.detach()))), self.ranks)
 
 
 def sum_replicated_gradients(gradients: list[torch.Tensor], ranks: TensorRanks) -> None:

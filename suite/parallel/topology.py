@@ -1,5 +1,6 @@
 """Who is who: every rank's coordinates and the process groups along each dimension."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,10 +69,17 @@ class Group:
 
 ALONE = Group(size=1, index=0)
 
+StageKey = tuple[int, int]  # virtual stage, replica
+Placement = Sequence[Sequence[int]]  # [replica][virtual stage] -> pipeline rank
+
 
 @dataclass(frozen=True)
 class Topology:
-    """This rank's place. `embedding` joins the ranks that hold the two copies of a tied embedding."""
+    """This rank's place.
+
+    `embedding` joins the ranks that hold the two copies of a tied embedding, `copies` those that hold the same virtual
+    stage: the data-parallel ranks and, where the pipeline has replicas, theirs.
+    """
 
     rank: int
     tensor: Group = ALONE
@@ -79,6 +87,11 @@ class Topology:
     data: Group = ALONE
     embedding: Group = ALONE
     world: Group = ALONE
+    copies: Mapping[int, Group] = field(default_factory=dict)  # by virtual stage, where it is not `data`
+
+    def holders(self, stage: int) -> Group:
+        """The ranks that hold copies of a virtual stage that this rank holds, and add up its gradients."""
+        return self.copies.get(stage, self.data)
 
     @property
     def coords(self) -> dict[str, int]:
@@ -86,10 +99,11 @@ class Topology:
         return {"pipeline": self.pipeline.index, "data": self.data.index, "tensor": self.tensor.index}
 
 
-def build_topology(parallel: Parallel, device_type: str, first_rank: int, last_rank: int) -> Topology:
+def build_topology(parallel: Parallel, device_type: str, placement: Placement) -> Topology:
     """Create all process groups; every rank calls this once, after `init_process_group`.
 
-    `first_rank` and `last_rank` are the pipeline ranks that host the first and the last virtual stage.
+    Raises:
+        ValueError: with replicas, a rank that holds a first stage holds no last stage.
     """
     if parallel.ranks == 1:
         return Topology(rank=0)
@@ -103,18 +117,46 @@ def build_topology(parallel: Parallel, device_type: str, first_rank: int, last_r
             sizes[name], mesh.get_local_rank(name), tuple(dist.get_process_group_ranks(handle)), handle
         )
     world = Group(parallel.ranks, dist.get_rank(), tuple(range(parallel.ranks)), dist.group.WORLD)
-    embedding = _embedding_group(mesh.mesh, outermost_first, first_rank, last_rank)
-    return Topology(dist.get_rank(), **groups, embedding=embedding, world=world)
+    where = [outermost_first.index(name) for name in ("pipeline", "tensor", "data")]
+    ranks = mesh.mesh.permute(*where)  # [pipeline, tensor, data]
+    embedding = _embedding_group(ranks, placement)
+    copies = _copies(ranks, placement) if len(placement) > 1 else {}
+    return Topology(dist.get_rank(), **groups, embedding=embedding, world=world, copies=copies)
 
 
-def _embedding_group(ranks: torch.Tensor, dimensions: tuple[str, ...], first_rank: int, last_rank: int) -> Group:
-    """The group of first and last stage at this rank's tensor and data coordinates; all ranks create all groups."""
-    if first_rank == last_rank:
+def _embedding_group(ranks: torch.Tensor, placement: Placement) -> Group:
+    """The group of first and last stage at this rank's tensor and data coordinates; all ranks create all groups.
+
+    With replicas every rank that holds a first stage must hold a last one too: it then has the tied weight once.
+    """
+    first, last = ({row[end] for row in placement} for end in (0, -1))
+    if first == last:
         return ALONE
-    by_stage = ranks.movedim(dimensions.index("pipeline"), 0).flatten(1)
+    if len(placement) > 1:
+        raise ValueError(
+            f"tied embeddings on replicated stages need each rank with a first stage (pipeline ranks {sorted(first)}) "
+            f"to have a last one ({sorted(last)}); model.tied_embeddings=false would work"
+        )
     mine = ALONE
-    for pair in by_stage[[first_rank, last_rank]].T.tolist():
+    for pair in ranks.flatten(1)[[placement[0][0], placement[0][-1]]].T.tolist():
         handle = dist.new_group(pair)
         if dist.get_rank() in pair:
             mine = Group(2, pair.index(dist.get_rank()), tuple(pair), handle)
     return mine
+
+
+def _copies(ranks: torch.Tensor, placement: Placement) -> dict[int, Group]:
+    """By virtual stage, the ranks that hold its replicas on all data ranks; all ranks create all groups."""
+    made: dict[tuple[int, ...], Group] = {}
+    copies = {}
+    for stage in range(len(placement[0])):
+        hosts = sorted({row[stage] for row in placement})
+        for members in ranks[hosts].transpose(0, 1).flatten(1).tolist():  # one tensor coordinate each
+            key = tuple(members)
+            if key not in made:
+                handle = dist.new_group(members)
+                inside = dist.get_rank() in members
+                made[key] = Group(len(key), key.index(dist.get_rank()) if inside else 0, key, handle)
+            if dist.get_rank() in key:
+                copies[stage] = made[key]
+    return copies

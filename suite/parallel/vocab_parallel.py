@@ -3,27 +3,48 @@
 The vocabulary is padded so that it divides; padded entries have no token, no probability and no gradient.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from suite.parallel.parameters import ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, reduce_partial
 from suite.parallel.topology import Group
+from suite.parallel.weight_gradients import WeightGradients, tap
 
 
-def vocab_embedding(tokens: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+def vocab_embedding(
+    tokens: torch.Tensor, weight: ModelParameter, ranks: TensorRanks, deferred: WeightGradients | None = None
+) -> torch.Tensor:
     """Tokens [s, b] to embeddings [s, b, h] (or this rank's rows of them).
 
-    This rank holds the weight's rows [index * V/t, (index + 1) * V/t).
+    This rank holds the weight's rows [index * V/t, (index + 1) * V/t). With `deferred` its gradient goes there.
     """
-    if ranks.group.size == 1:
-        return torch.nn.functional.embedding(tokens, weight)
-    local = tokens - ranks.group.index * weight.shape[0]
-    elsewhere = (local < 0) | (local >= weight.shape[0])
-    rows = torch.nn.functional.embedding(local.masked_fill(elsewhere, 0), weight)
-    return reduce_partial(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), ranks)
+    used = weight if deferred is None else weight.detach()
+    local, elsewhere = tokens, None
+    if ranks.group.size > 1:
+        local = tokens - ranks.group.index * weight.shape[0]
+        elsewhere = (local < 0) | (local >= weight.shape[0])
+        local = local.masked_fill(elsewhere, 0)
+    rows = torch.nn.functional.embedding(local, used)
+    if elsewhere is not None:
+        rows = rows.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+    if deferred is not None:
+        rows = tap(rows, deferred, (weight, partial(_embedding_gradient, weight, local, elsewhere)))
+    return reduce_partial(rows, ranks)
+
+
+def _embedding_gradient(
+    weight: torch.Tensor, local: torch.Tensor, elsewhere: torch.Tensor | None, grad: torch.Tensor
+) -> torch.Tensor:
+    """The gradient [V/t, h] from that of the rows [s, b, h] that were looked up."""
+    if elsewhere is not None:
+        grad = grad.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+    whole = torch.zeros(weight.shape, dtype=torch.promote_types(grad.dtype, torch.float32), device=grad.device)
+    return whole.index_add_(0, local.flatten(), grad.flatten(0, -2).to(whole.dtype))
 
 
 class _VocabCrossEntropy(torch.autograd.Function):

@@ -1,79 +1,214 @@
-"""Timelines drawn as text and SVG, and programs exported as CSV, torch's CSV and Perfetto traces."""
+"""Timelines drawn as text and SVG on one time axis, and written as a table and as a trace for Perfetto."""
 
 import csv
 import io
 import json
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, Schedule
+from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, RECOMPUTE, WEIGHT_GRADIENT
 from suite.pipeline.timeline import Span, Timeline
 
-COLOURS = {FORWARD: "#4C78A8", BACKWARD: "#F58518", INPUT_GRADIENT: "#54A24B", WEIGHT_GRADIENT: "#E45756"}
-OTHER_COLOUR = "#888888"
-_TORCH_LETTERS = {FORWARD: "F", BACKWARD: "B", INPUT_GRADIENT: "I", WEIGHT_GRADIENT: "W"}
-_ROW, _LABEL, _WIDTH = 26, 60, 1100
+COLOURS = {
+    FORWARD: "#4C78A8",
+    BACKWARD: "#F58518",
+    INPUT_GRADIENT: "#54A24B",
+    WEIGHT_GRADIENT: "#E45756",
+    RECOMPUTE: "#B79A20",
+}
+_NAMES = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUT_GRADIENT: "input gradient",
+    WEIGHT_GRADIENT: "weight gradient",
+    RECOMPUTE: "recomputation",
+}
+_LETTERS = {FORWARD: "", BACKWARD: "B", INPUT_GRADIENT: "I", WEIGHT_GRADIENT: "W", RECOMPUTE: "R"}
+_INK = "#1f2933"
+_REPLICA_LOOK = f'stroke="{_INK}" stroke-width="1.5" rx="7"'
+_PLAIN_LOOK = 'stroke="white"'
+_ROW, _LABEL, _WIDTH, _TITLE, _TICKS = 26, 60, 1100, 26, 5
+_MOST_CHARACTERS = 10_000_000  # of a drawing in text that is not cut at a width
 
 
-def as_text(timeline: Timeline, chunks: int, width: int | None = None) -> str:
+@dataclass(frozen=True)
+class Panel:
+    """One timeline of a drawing, and its title."""
+
+    title: str
+    timeline: Timeline
+
+    @property
+    def end(self) -> float:
+        """The last end of an action."""
+        return max(row[-1].end for row in self.timeline.ranks)
+
+
+class _Look:
+    """What all panels of a drawing share: the kinds, chunks and replicas that have an entry in the legend."""
+
+    def __init__(self, panels: Sequence[Panel]) -> None:
+        self.kinds: dict[str, None] = {}
+        self.chunks: dict[tuple[int, int, int, int], int] = {}  # (panel, rank, replica, stage) -> index on its rank
+        self.last_microbatch = self.last_slice = self.last_replica = 0
+        hosted: dict[tuple[int, int, int], set[int]] = defaultdict(set)
+        for number, panel in enumerate(panels):
+            for row in panel.timeline.ranks:
+                for rank, action, _, _ in row:
+                    self.kinds[action.kind] = None
+                    hosted[number, rank, action.replica].add(action.stage)
+                    self.last_microbatch = max(self.last_microbatch, action.microbatch)
+                    self.last_slice = max(self.last_slice, action.slice)
+                    self.last_replica = max(self.last_replica, action.replica)
+        for (number, rank, replica), stages in hosted.items():
+            for index, stage in enumerate(sorted(stages)):
+                self.chunks[number, rank, replica, stage] = index
+        self.last_chunk = max(self.chunks.values())
+
+    def chunk(self, panel: int, span: Span) -> int:
+        """Which of its rank's stages the action is of, counted in the order of the model."""
+        return self.chunks[panel, span.rank, span.action.replica, span.action.stage]
+
+    def cell(self, panel: int, span: Span) -> str:
+        """The action in text: kind, microbatch, slice, chunk, replica."""
+        action = span.action
+        part = f"/{action.slice}" if self.last_slice else ""
+        replica = "'" * action.replica
+        return f"{_LETTERS[action.kind]}{action.microbatch}{part}{_mark(self.chunk(panel, span))}{replica}"
+
+    def longest_cell(self) -> int:
+        """An upper bound to the length of a cell."""
+        letter = max(len(_LETTERS[kind]) for kind in self.kinds)
+        part = len(f"/{self.last_slice}") if self.last_slice else 0
+        return letter + len(str(self.last_microbatch)) + part + len(_mark(self.last_chunk)) + self.last_replica
+
+    def entries(self) -> list[str]:
+        """The legend in text."""
+        entries = [f"{_LETTERS[kind]}0 {name}" for kind, name in _NAMES.items() if kind in self.kinds]
+        if self.last_slice:
+            entries.append("/1 slice 1 of the sequence")
+        if self.last_chunk:
+            marks = ", ".join(_mark(chunk) for chunk in range(1, min(self.last_chunk, 3) + 1))
+            entries.append(f"{marks}{', ...' if self.last_chunk > 3 else ''} later chunks of the rank")
+        if self.last_replica:
+            entries.append("' replica 1")
+        return [*entries, ". idle"]
+
+
+def _mark(chunk: int) -> str:
+    """No letter for a rank's first chunk, a for the second, b for the third; aa follows on z."""
+    return chr(ord("a") + (chunk - 1) % 26) * (1 + (chunk - 1) // 26) if chunk else ""
+
+
+def as_text(panels: Sequence[Panel], width: int | None = None, unit: str = "") -> str:
     """A row a rank; each action is its microbatch's number over the time it takes; dots are idle.
 
-    Forwards are plain, other actions carry their kind. With several chunks a letter names the chunk: none for the
-    first, a for the second, b for the third. Lines longer than `width` are cut.
+    Forwards are plain, other actions carry their kind's letter; a last line explains them. Several panels have their
+    titles and one scale. Lines longer than `width` are cut, those of a drawing without one only when it gets huge.
     """
-    shortest = min(span.end - span.start for row in timeline.ranks for span in row)
-    digits = max(len(_cell(span, chunks, len(timeline.ranks))) for row in timeline.ranks for span in row) + 1
-    end = max(row[-1].end for row in timeline.ranks)
-    scale = digits / shortest
+    look = _Look(panels)
+    scale = (look.longest_cell() + 1) / min(_mean_of_a_kind(panel) for panel in panels)
+    ranks = [len(panel.timeline.ranks) for panel in panels]
+    digits = max(2, len(str(max(ranks) - 1)))
+    room = (width or max(1000, _MOST_CHARACTERS // sum(ranks))) - len("rank  |") - digits
     lines = []
-    for rank, row in enumerate(timeline.ranks):
-        cells = ["."] * round(end * scale)
-        for span in row:
-            first, last = round(span.start * scale), round(span.end * scale)
-            cells[first:last] = list(_cell(span, chunks, len(timeline.ranks)).ljust(last - first))
-        lines.append(f"rank {rank:>2} |" + "".join(cells) + "|")
-    if width is None:
-        return "\n".join(lines)
-    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in lines)
+    for number, panel in enumerate(panels):
+        if len(panels) > 1:
+            lines.append(panel.title)
+        columns = round(panel.end * scale)
+        for rank, row in enumerate(panel.timeline.ranks):
+            cells = ["."] * min(columns, room)
+            for span in row:
+                first, last = round(span.start * scale), min(round(span.end * scale), len(cells))
+                if first >= len(cells):
+                    break
+                cells[first:last] = look.cell(number, span)[: last - first].ljust(last - first)
+            shown = "".join(cells)
+            lines.append(f"rank {rank:>{digits}} |" + (f"{shown}|" if columns < room else f"{shown[: room - 1]}…"))
+    return "\n".join([*lines, f"{', '.join(look.entries())}; a column is {1 / scale:.4g}{unit}"])
 
 
-def _cell(span: Span, chunks: int, ranks: int) -> str:
-    action = span.action
-    chunk = action.stage // ranks if chunks > 1 else 0
-    mark = chr(ord("a") + chunk - 1) if chunk else ""
-    kind = "" if action.kind == FORWARD else {BACKWARD: "B", INPUT_GRADIENT: "I"}.get(action.kind, action.kind)
-    return f"{kind}{action.microbatch}{mark}"
+def _mean_of_a_kind(panel: Panel) -> float:
+    """The mean time of the shortest kind; the shortest action of a measured timeline would be an accident."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for row in panel.timeline.ranks:
+        for _, action, start, end in row:
+            times[action.kind].append(end - start)
+    return min(sum(of_kind) / len(of_kind) for of_kind in times.values())
 
 
-def as_svg(timeline: Timeline, title: str, chunks: int = 1) -> str:
-    """A self-contained SVG: a row a rank, a box an action with its microbatch, later chunks lighter."""
-    ranks = len(timeline.ranks)
-    end = max(row[-1].end for row in timeline.ranks)
-    scale = (_WIDTH - _LABEL - 10) / end
-    height = 34 + _ROW * ranks
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
-        'font-size="11">',
-        f'<text x="4" y="18" font-size="14">{escape(title)}</text>',
-    ]
-    for rank, row in enumerate(timeline.ranks):
-        y = 28 + rank * _ROW
-        parts.append(f'<text x="4" y="{y + 16}">rank {rank}</text>')
-        for span in row:
-            action, x = span.action, _LABEL + span.start * scale
-            wide = (span.end - span.start) * scale
-            fade = 1 - 0.55 * (action.stage // ranks if chunks > 1 else 0) / max(1, chunks - 1)
-            parts.append(
-                f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW - 4}" stroke="white" '
-                f'fill="{COLOURS.get(action.kind, OTHER_COLOUR)}" fill-opacity="{fade:.2f}">'
-                f"<title>{escape(str(action))}</title></rect>"
-            )
-            if wide > 7 * len(str(action.microbatch)) + 2:
-                parts.append(
-                    f'<text x="{x + wide / 2:.2f}" y="{y + 15}" text-anchor="middle" fill="white">'
-                    f"{action.microbatch}</text>"
-                )
-    return "\n".join([*parts, "</svg>"]) + "\n"
+def as_svg(panels: Sequence[Panel], unit: str = "") -> str:
+    """A self-contained SVG: a row a rank, a box an action with its microbatch, later chunks lighter, and a legend."""
+    look = _Look(panels)
+    end = max(panel.end for panel in panels)
+    scale = (_WIDTH - _LABEL - 20) / end
+    parts: list[str] = []
+    y = 0
+    for number, panel in enumerate(panels):
+        parts.append(f'<text x="4" y="{y + 18}" font-size="14">{escape(panel.title)}</text>')
+        y += _TITLE
+        for rank, row in enumerate(panel.timeline.ranks):
+            parts.append(f'<text x="4" y="{y + 16}">rank {rank}</text>')
+            for span in row:
+                parts += _box(span, look.chunk(number, span) / max(1, look.last_chunk), y, scale)
+            y += _ROW
+    parts += _axis(end, scale, y, unit)
+    parts += _legend(look, y + _ROW)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y + 2 * _ROW}" font-family="sans-serif" '
+            'font-size="11">',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _box(span: Span, chunk: float, y: int, scale: float) -> list[str]:
+    """An action's box, and its microbatch where there is room; `chunk` goes from 0, the first, to 1, the last."""
+    action, x, wide = span.action, _LABEL + span.start * scale, (span.end - span.start) * scale
+    box = (
+        f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW - 4}" fill="{COLOURS[action.kind]}" '
+        f'fill-opacity="{1 - 0.55 * chunk:.2f}" {_REPLICA_LOOK if action.replica else _PLAIN_LOOK}>'
+        f"<title>{escape(str(action))}</title></rect>"
+    )
+    if wide <= 7 * len(str(action.microbatch)) + 2:
+        return [box]
+    ink = _INK if chunk else "white"
+    text = f'<text x="{x + wide / 2:.2f}" y="{y + 15}" text-anchor="middle" fill="{ink}">{action.microbatch}</text>'
+    return [box, text]
+
+
+def _axis(end: float, scale: float, y: int, unit: str) -> list[str]:
+    """Ticks at round times."""
+    rough = end / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * (1 - 1e-9))
+    parts = []
+    for tick in range(int(end / step * (1 + 1e-9)) + 1):
+        x = _LABEL + tick * step * scale
+        parts.append(f'<path d="M{x:.2f} {y}v4" stroke="{_INK}"/>')
+        parts.append(f'<text x="{x:.2f}" y="{y + 16}" text-anchor="middle">{tick * step:.4g}{unit}</text>')
+    return parts
+
+
+def _legend(look: _Look, y: int) -> list[str]:
+    entries = [(COLOURS[kind], 1.0, _PLAIN_LOOK, name) for kind, name in _NAMES.items() if kind in look.kinds]
+    if look.last_chunk:
+        entries.append((COLOURS[FORWARD], 0.45, _PLAIN_LOOK, "lighter: later chunk of the rank"))
+    if look.last_replica:
+        entries.append((COLOURS[FORWARD], 1.0, _REPLICA_LOOK, "outlined: replica 1"))
+    parts, x = ['<g class="legend">'], _LABEL
+    for colour, opacity, outline, name in entries:
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="18" height="14" fill="{colour}" fill-opacity="{opacity}" {outline}/>'
+        )
+        parts.append(f'<text x="{x + 24}" y="{y + 11}">{name}</text>')
+        x += 44 + 6 * len(name)
+    return [*parts, "</g>"]
 
 
 def as_csv(timeline: Timeline) -> str:
@@ -87,41 +222,16 @@ def as_csv(timeline: Timeline) -> str:
     return out.getvalue()
 
 
-def as_torch_csv(schedule: Schedule) -> str:
-    """The compute-only CSV of torch.distributed.pipelining: a row a rank, cells like 0F1; torch's B is our BW.
-
-    Raises:
-        ValueError: an action that torch's format has no letter for.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for program in schedule.programs:
-        writer.writerow([_torch_cell(action) for action in program])
-    return out.getvalue()
-
-
-def _torch_cell(action: Action) -> str:
-    if action.kind not in _TORCH_LETTERS or action.slice or action.replica:
-        raise ValueError(f"torch's CSV cannot express {action}; --format csv can")
-    return f"{action.stage}{_TORCH_LETTERS[action.kind]}{action.microbatch}"
-
-
-def as_perfetto(ranks: Sequence[Iterable[Span]], unit_seconds: float = 1e-3) -> str:
-    """A Chrome trace (JSON) that Perfetto opens; one unit of the timeline is `unit_seconds`."""
+def as_perfetto(panels: Iterable[Panel], unit_seconds: float = 1e-3) -> str:
+    """A Chrome trace (JSON) that Perfetto opens, a process a panel; one unit of a timeline is `unit_seconds`."""
     events: list[dict[str, object]] = []
-    for rank, row in enumerate(ranks):
-        events.append({"ph": "M", "pid": 0, "tid": rank, "name": "thread_name", "args": {"name": f"rank {rank}"}})
-        for span in row:
-            events.append(
-                {
-                    "ph": "X",
-                    "pid": 0,
-                    "tid": rank,
-                    "name": str(span.action),
-                    "cat": span.action.kind,
-                    "ts": span.start * unit_seconds * 1e6,
-                    "dur": (span.end - span.start) * unit_seconds * 1e6,
-                    "args": span.action._asdict(),
-                }
-            )
+    for process, panel in enumerate(panels):
+        events.append({"ph": "M", "pid": process, "name": "process_name", "args": {"name": panel.title}})
+        for rank, row in enumerate(panel.timeline.ranks):
+            thread = {"pid": process, "tid": rank}
+            events.append({"ph": "M", **thread, "name": "thread_name", "args": {"name": f"rank {rank}"}})
+            for span in row:
+                times = {"ts": span.start * unit_seconds * 1e6, "dur": (span.end - span.start) * unit_seconds * 1e6}
+                about = {"name": str(span.action), "cat": span.action.kind, "args": span.action._asdict()}
+                events.append({"ph": "X", **thread, **about, **times})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})

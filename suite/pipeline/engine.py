@@ -1,18 +1,30 @@
-"""The engine: carries out one rank's lowered program. It knows actions and messages, but no schedule."""
+"""The engine: carries out one rank's lowered program. It knows actions and messages, but no schedule and no model."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from suite.measure.clock import Clock
-from suite.model.gpt import Microbatch
 from suite.pipeline.lowering import Lowered, Message, Op
-from suite.pipeline.program import BACKWARD, FORWARD, Action
+from suite.pipeline.program import Action
 from suite.pipeline.transport import Transport
+
+
+class Worker(Protocol):
+    """What the actions do: compute on a model, or wait for as long as computing would take."""
+
+    def run(self, action: Action, value: torch.Tensor | None, final: bool) -> torch.Tensor | None:
+        """Carry out one action on its input, and return what the next action needs of it.
+
+        The input is the activation for F and the gradient for B and BW, None where the action has none. `final` is the
+        last action that adds to its stage's weight gradients.
+        """
+
+    def reduce(self, action: Action) -> None:
+        """Start to add up the weight gradients of the action's stage over its replicas."""
 
 
 @dataclass(frozen=True)
@@ -33,68 +45,51 @@ class Waited:
     end: int
 
 
-@dataclass(frozen=True)
-class _Live:
-    """What a forward leaves for its backward: its input, and where its output hangs in the graph."""
-
-    input: torch.Tensor | None
-    output: GradientEdge
-
-
 class Engine:
-    """Runs the stages of one rank through a proved, lowered schedule.
+    """Runs one rank's part of a proved, lowered schedule.
 
-    The output of a stage is a message, a value for a stage on the same rank, or on the last stage the loss. Only
-    its place in the autograd graph is kept, so that a sent activation's memory is free once it has arrived.
+    What an action returns is a message, or a value for a stage on the same rank.
     """
 
     def __init__(
         self,
         lowered: Lowered,
         rank: int,
-        stages: Mapping[int, nn.Module],
+        worker: Worker,
         transport: Transport,
         clock: Clock,
-        final_backward: Callable[[int], None],
         note: Callable[[int], None] = lambda code: None,
     ) -> None:
-        """`final_backward` is called with a stage's number before the last backward that adds to its gradients.
-
-        `note` is told 2n when instruction n begins (and may have to wait), and 2n + 1 when an action has its input.
-        """
-        self.ops = lowered.ops[rank]
-        self.inputs, self.dependencies = lowered.inputs, lowered.schedule.dependencies
-        self.rank, self.stages, self.transport, self.clock = rank, stages, transport, clock
-        self.final_backward, self.note = final_backward, note
-        self.last_stage = lowered.schedule.virtual_stages - 1
+        """`note` is told 2n when instruction n begins (and may have to wait), 2n + 1 when an action has its input."""
+        self.ops = lowered.program(rank)
+        self.here = _needed_here(lowered, rank)
+        self.local = {  # by consumer, the action of another stage on this rank whose output it takes
+            consumer: producer
+            for consumer, needed in self.here.items()
+            for producer in needed
+            if producer.stage != consumer.stage
+        }
+        self.worker, self.transport, self.clock, self.note = worker, transport, clock, note
         self.instructions = {
             "receive": self._receive,
             "run": self._run,
             "send": self._send,
             "settle": self._settle,
+            "reduce": self._reduce,
         }
-        self.kinds = {FORWARD: self._forward, BACKWARD: self._backward}
         self.values: dict[Action, torch.Tensor] = {}  # outputs not yet consumed or sent, by their producer
-        self.live: dict[Action, _Live] = {}
-        self.microbatch: Callable[[int], Microbatch] = _no_microbatch
-        self.loss_scale = 1.0
-        self.loss: torch.Tensor | None = None
         self.executed: list[Executed] = []
         self.waited: list[Waited] = []
 
-    def run(self, microbatch: Callable[[int], Microbatch], loss_scale: float) -> torch.Tensor:
-        """One pass over all microbatches through the program; gradients are added to what is there.
+    def run(self) -> None:
+        """One pass over all microbatches through the program.
 
-        Returns the sum over microbatches of the loss times `loss_scale`; 0 where the last stage is elsewhere.
         `executed` then holds the actions as they ran, `waited` the waits for messages.
         """
-        self.microbatch, self.loss_scale = microbatch, loss_scale
-        self.loss = None
         self.executed, self.waited = [], []
         for index, op in enumerate(self.ops):
             self.note(2 * index)
             self.instructions[op.kind](op, index)
-        return torch.zeros(()) if self.loss is None else self.loss
 
     def busy_seconds(self, marks: list[float]) -> dict[str, float]:
         """Time of the iteration's actions by kind, from the clock's marks."""
@@ -115,50 +110,38 @@ class Engine:
         assert op.message
         self.transport.settle(op.message)
 
+    def _reduce(self, op: Op, index: int) -> None:
+        assert op.action
+        self.worker.reduce(op.action)
+
     def _run(self, op: Op, index: int) -> None:
         action = op.action
         assert action
-        value = self._input(action)
+        value = self._input(op)
         self.note(2 * index + 1)
-        if op.final:
-            self.final_backward(action.stage)
         start = self.clock.mark()
-        self.kinds[action.kind](action, value)
+        output = self.worker.run(action, value, op.final)
         self.executed.append(Executed(action, start, self.clock.mark()))
+        if output is not None:
+            self.values[action] = output
 
-    def _input(self, action: Action) -> torch.Tensor | None:
+    def _input(self, op: Op) -> torch.Tensor | None:
         """The activation or gradient that the action consumes: a message, or a value of this rank."""
-        message = self.inputs.get(action)
-        if message is not None:
+        assert op.action
+        if op.message is not None:
             start = self.clock.mark()
-            value = self.transport.take(message)
-            self.waited.append(Waited(message, start, self.clock.mark()))
+            value = self.transport.take(op.message)
+            self.waited.append(Waited(op.message, start, self.clock.mark()))
             return value
-        for producer in self.dependencies[action]:
-            if producer.stage != action.stage:
-                return self.values.pop(producer)
-        return None
-
-    def _forward(self, action: Action, value: torch.Tensor | None) -> None:
-        if value is not None and torch.is_grad_enabled():
-            value = value.detach().requires_grad_()
-        output = self.stages[action.stage](value, self.microbatch(action.microbatch))
-        if action.stage == self.last_stage:
-            output = output * self.loss_scale
-            loss = output.detach()
-            self.loss = loss if self.loss is None else self.loss + loss
-        else:
-            self.values[action] = output.detach()
-        if torch.is_grad_enabled():
-            self.live[action] = _Live(value, get_gradient_edge(output))
-
-    def _backward(self, action: Action, gradient: torch.Tensor | None) -> None:
-        live = self.live.pop(action._replace(kind=FORWARD))
-        torch.autograd.backward(live.output, gradient)
-        if live.input is not None:
-            assert live.input.grad is not None
-            self.values[action] = live.input.grad
+        producer = self.local.get(op.action)
+        return None if producer is None else self.values.pop(producer)
 
 
-def _no_microbatch(index: int) -> Microbatch:
-    raise RuntimeError(f"no iteration is running that could have a microbatch {index}")
+def _needed_here(lowered: Lowered, rank: int) -> dict[Action, list[Action]]:
+    """What each of the rank's actions needs of this rank."""
+    graph = lowered.schedule.graph
+    actions = graph.actions
+    return {
+        actions[number]: [actions[other] for other in graph.needs[number] if graph.rank[other] == rank]
+        for number in range(graph.first[rank], graph.first[rank + 1])
+    }

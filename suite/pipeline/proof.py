@@ -1,12 +1,10 @@
 """The proof that a schedule may run: complete, placed, free of deadlock, with its peak of live activations."""
 
-import gc
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
-from suite.pipeline.lowering import Lowered, Message, Op, lower
+from suite.pipeline.graph import MISSING, Graph
+from suite.pipeline.lowering import KINDS, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
 from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
@@ -17,6 +15,7 @@ from suite.pipeline.program import (
     Schedule,
     ScheduleError,
 )
+from suite.pipeline.timeline import no_collection
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,12 @@ class Proof:
 
     `peak_chunks` is the largest number of forwards per rank whose activations are alive at once; a chunk is 1/v of a
     rank's share of the model, so `peak_activations` is the same in microbatches of a rank's whole share.
+    `peak_deferred` is the largest number of B per rank whose W is still to come.
     """
 
     lowered: Lowered
     peak_chunks: tuple[int, ...]
+    peak_deferred: tuple[int, ...]
 
     @property
     def peak_activations(self) -> tuple[float, ...]:
@@ -44,145 +45,162 @@ def prove(schedule: Schedule, forward_only: bool = False) -> Proof:
     Raises:
         ScheduleError: the schedule must not run; the message names the action and why.
     """
-    with _no_collection():
-        _complete(schedule, (0, 0, 0) if forward_only else None)
+    with no_collection():
+        _complete(schedule.graph, forward_only)
         lowered = lower(schedule)
         prove_messages(lowered)
-    return Proof(lowered, tuple(_peak(program) for program in schedule.programs))
+        chunks = tuple(_peak(program, (FORWARD,), RELEASING_KINDS) for program in schedule.programs)
+        deferred = tuple(_peak(program, (INPUT_GRADIENT,), (WEIGHT_GRADIENT,)) for program in schedule.programs)
+    return Proof(lowered, chunks, deferred)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """The collector would walk millions of tuples, none of them garbage, again and again while they are made."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _complete(graph: Graph, forward_only: bool) -> None:
+    """Every microbatch passes every stage of one replica exactly once forward, and once backward, whole or in parts.
 
-
-def _complete(schedule: Schedule, backward: tuple[int, int, int] | None) -> None:
-    """Every microbatch passes every stage exactly once forward and once backward, on the stage's own rank.
-
-    `backward` is how many BW, B and W each stage has to have for a microbatch; None: one BW, or one B and one W.
+    That no action is there twice, and each on its stage's own rank, the graph has seen to.
     """
-    allowed = ((1, 0, 0), (0, 1, 1)) if backward is None else (backward,)
-    counts = Counter(action for program in schedule.programs for action in program)
-    stages, microbatches = schedule.virtual_stages, schedule.microbatches
-    for rank, program in enumerate(schedule.programs):
-        for action in program:
-            if not 0 <= action.stage < stages or not 0 <= action.microbatch < microbatches:
-                raise ScheduleError(f"{action} of rank {rank} is outside the schedule's stages and microbatches")
-            host = schedule.rank_of(action)
-            if host != rank:
-                raise ScheduleError(f"{action} is in the program of rank {rank}, but its stage is on rank {host}")
-    twice = next((action for action, count in counts.items() if count > 1), None)
-    if twice:
-        raise ScheduleError(f"{twice} appears {counts[twice]} times; every action runs exactly once")
-    tally = Counter((action.kind, action.stage, action.microbatch) for action in counts)
-    for stage in range(stages):
-        for i in range(microbatches):
-            forwards = tally[FORWARD, stage, i]
-            whole, inputs, weights = (tally[kind, stage, i] for kind in (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
-            if forwards != 1:
-                raise ScheduleError(f"F {stage}.{i} appears {forwards} times; every action runs exactly once")
-            if (whole, inputs, weights) not in allowed:
-                wanted = "either one BW or one B and one W" if backward is None else "left out"
+    schedule = graph.schedule
+    forward, whole, inputs, weights = (
+        graph.numbers[kind] for kind in (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+    )
+    stages = schedule.virtual_stages
+    used = set()
+    for i in range(schedule.microbatches):
+        replica = _replica_of(graph, i)
+        used.add(replica)
+        for stage in range(stages):
+            slot = graph.slot(Action(FORWARD, stage, i, 0, replica))
+            if forward[slot] == MISSING:
                 raise ScheduleError(
-                    f"the backward of stage {stage}, microbatch {i} must be {wanted}; "
-                    f"found {whole} BW, {inputs} B and {weights} W"
+                    f"{Action(FORWARD, stage, i, 0, replica)} appears 0 times; every action runs exactly once"
                 )
+            found = (whole[slot] != MISSING, inputs[slot] != MISSING, weights[slot] != MISSING)
+            allowed = ((False, False, False),) if forward_only else ((True, False, False), (False, True, True))
+            if found not in allowed:
+                wanted = "left out" if forward_only else "either one BW or one B and one W"
+                numbers = "{:d} BW, {:d} B and {:d} W".format(*found)
+                raise ScheduleError(f"the backward of stage {stage}, microbatch {i} must be {wanted}; found {numbers}")
+    if len(used) < schedule.replicas and not forward_only:
+        idle = min(set(range(schedule.replicas)) - used)
+        raise ScheduleError(
+            f"replica {idle} of the weights has no microbatch; {schedule.replicas} replicas need at least "
+            f"{schedule.replicas} microbatches"
+        )
 
 
-def _peak(program: tuple[Action, ...]) -> int:
+def _replica_of(graph: Graph, microbatch: int) -> int:
+    """The one replica that the microbatch passes; replica 0 where it passes none."""
+    schedule = graph.schedule
+    if schedule.replicas == 1:
+        return 0
+    stages = schedule.virtual_stages
+    passed = []
+    for replica in range(schedule.replicas):
+        low = graph.slot(Action(FORWARD, 0, microbatch, 0, replica))
+        passed.append(any(n != MISSING for table in graph.numbers.values() for n in table[low : low + stages]))
+    if sum(passed) > 1:
+        both = " and ".join(str(replica) for replica, here in enumerate(passed) if here)
+        raise ScheduleError(f"microbatch {microbatch} is on replicas {both}; it must pass all stages of one replica")
+    return passed.index(True) if any(passed) else 0
+
+
+def _peak(program: tuple[Action, ...], opens: tuple[str, ...], closes: tuple[str, ...]) -> int:
     live = peak = 0
     for action in program:
-        live += (action.kind == FORWARD) - (action.kind in RELEASING_KINDS)
-        peak = max(peak, live)
+        if action[0] in opens:
+            live += 1
+            if live > peak:
+                peak = live
+        elif action[0] in closes:
+            live -= 1
     return peak
 
 
 def prove_messages(lowered: Lowered) -> None:
     """Prove that the lowered program ends even where a send returns only once its receive has been posted.
 
+    Each pair of ranks is one in-order stream. A send waits until the other end has got to the message, a run or
+    settle until both have: it has arrived.
+
     Raises:
-        ScheduleError: two ranks disagree on the order of their messages, or the program deadlocks.
+        ScheduleError: two ranks disagree on the order of their messages or of their reductions, or the program
+            deadlocks.
     """
-    ranks = _Ranks(lowered, _places(lowered))
-    heads = [0] * len(lowered.ops)
-    runnable = list(range(len(lowered.ops)))
-    sleepers: dict[int, set[int]] = {}  # peer -> ranks waiting for it to issue something
+    _reductions_agree(lowered)
+    places = _places(lowered)
+    messages, size = lowered.messages, len(lowered.codes)
+    sources, destinations, incoming = messages.sources, messages.destinations, messages.incoming
+    issued = [[0] * size for _ in range(size)]  # [rank][peer]: messages of their stream that the rank has got to
+    heads = [0] * size
+    blockers = [MISSING] * size  # the message that each rank is waiting for, until the other end has got to it
+    runnable = list(range(size))
     while runnable:
         rank = runnable.pop()
-        ops = lowered.ops[rank]
-        while heads[rank] < len(ops):
-            op = ops[heads[rank]]
-            blocker = ranks.carry_out(rank, op)
-            if blocker:
-                sleepers.setdefault(_peer(rank, blocker), set()).add(rank)
-                break
-            heads[rank] += 1
-            if rank in sleepers and op.message:
-                runnable += sleepers.pop(rank)
-    stuck = [rank for rank, head in enumerate(heads) if head < len(lowered.ops[rank])]
+        codes, head, mine = lowered.codes[rank], heads[rank], issued[rank]
+        while head < len(codes):
+            message, kind = divmod(codes[head], KINDS)
+            if kind == RUN:
+                message = incoming[message]
+            if kind != REDUCE and message >= 0:
+                peer = destinations[message] if sources[message] == rank else sources[message]
+                if kind != RECEIVE:
+                    place = places[message]
+                    arrived = place >= 0 and issued[peer][rank] > place and (kind == SEND or mine[peer] > place)
+                    if not arrived:
+                        blockers[rank] = message
+                        break
+                if kind in (RECEIVE, SEND):
+                    mine[peer] += 1
+                    if blockers[peer] == message:
+                        blockers[peer] = MISSING
+                        runnable.append(peer)
+            head += 1
+        heads[rank] = head
+    stuck = [rank for rank, head in enumerate(heads) if head < len(lowered.codes[rank])]
     if stuck:
         rank = min(stuck, key=lambda r: (heads[r], r))
-        op = lowered.ops[rank][heads[rank]]
+        op = lowered.op(lowered.codes[rank][heads[rank]])
         what = f"run {op.action}" if op.action else f"{op.kind} the {op.message}"
         raise ScheduleError(
             f"schedule {lowered.schedule.name} deadlocks with blocking sends: rank {rank} cannot {what}: "
-            f"it waits for the {ranks.carry_out(rank, op)}"
+            f"it waits for the {messages[blockers[rank]]}"
         )
 
 
-def _peer(rank: int, message: Message) -> int:
-    return message.destination if message.source == rank else message.source
+def _reductions_agree(lowered: Lowered) -> None:
+    """The ranks that hold the replicas of a stage start the reductions that they share in one order."""
+    schedule = lowered.schedule
+    if schedule.replicas == 1:
+        return
+    actions = schedule.graph.actions
+    order = [[actions[code // KINDS].stage for code in codes if code % KINDS == REDUCE] for codes in lowered.codes]
+    for stage in range(schedule.virtual_stages):
+        hosts = sorted({row[stage] for row in schedule.placement})
+        for one, other in pairwise(hosts):
+            mine, theirs = ([s for s in order[rank] if s in order[peer]] for rank, peer in ((one, other), (other, one)))
+            if mine != theirs or stage not in mine:
+                raise ScheduleError(f"ranks {one} and {other} do not agree on the order of their reductions")
 
 
-def _places(lowered: Lowered) -> dict[Action, int]:
-    """Every message's place, by its consumer, in the one stream of its two ranks; both ends must agree on it."""
-    issued: dict[tuple[int, int], list[Message]] = {}  # (rank, peer) -> in the order of the rank's program
-    for rank, ops in enumerate(lowered.ops):
-        for op in ops:
-            if op.message and op.kind != "settle":
-                issued.setdefault((rank, _peer(rank, op.message)), []).append(op.message)
-    for (rank, peer), messages in issued.items():
-        if messages != issued.get((peer, rank)):
+def _places(lowered: Lowered) -> list[int]:
+    """Every message's place in the one stream of its two ranks, on which both ends must agree; -1 where it has none."""
+    sources, destinations = lowered.messages.sources, lowered.messages.destinations
+    issued: dict[tuple[int, int], list[int]] = {}  # (rank, peer) -> in the order of the rank's program
+    for rank, codes in enumerate(lowered.codes):
+        by_peer: dict[int, list[int]] = {}
+        for code in codes:
+            kind = code % KINDS
+            if kind in (RECEIVE, SEND):
+                message = code // KINDS
+                by_peer.setdefault(destinations[message] if sources[message] == rank else sources[message], []).append(
+                    message
+                )
+        issued.update({(rank, peer): stream for peer, stream in by_peer.items()})
+    places = [MISSING] * len(lowered.messages)
+    for (rank, peer), stream in issued.items():
+        if stream != issued.get((peer, rank)):
             low, high = sorted((rank, peer))
             raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
-    return {message.consumer: place for stream in issued.values() for place, message in enumerate(stream)}
-
-
-class _Ranks:
-    """All ranks stepping through their instructions, each pair of ranks being one in-order stream."""
-
-    def __init__(self, lowered: Lowered, places: dict[Action, int]) -> None:
-        self.inputs, self.places = lowered.inputs, places
-        size = len(lowered.ops)
-        self.issued = [[0] * size for _ in range(size)]  # messages of the rank's stream with each peer, so far
-
-    def carry_out(self, rank: int, op: Op) -> Message | None:
-        """Do the instruction, or return the message that it has to wait for.
-
-        A send waits until the other end has got to the message, a run or settle until both have: it has arrived.
-        """
-        kind, action, message, _ = op
-        if action:
-            message = self.inputs.get(action)
-        if not message:
-            return None
-        _, consumer, source, destination = message
-        peer = destination if source == rank else source
-        mine = self.issued[rank]
-        if kind == "receive":
-            mine[peer] += 1
-            return None
-        place = self.places.get(consumer)
-        if place is None or self.issued[peer][rank] <= place:
-            return message
-        if kind == "send":
-            mine[peer] += 1
-            return None
-        return message if mine[peer] <= place else None
+        for place, message in enumerate(stream):
+            places[message] = place
+    return places

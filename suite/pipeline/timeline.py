@@ -1,13 +1,19 @@
-"""When every action runs if each kind costs a given time and messages cost nothing."""
+"""The event simulation: when every action runs if each costs a given time, and what messages cost between ranks."""
 
-from dataclasses import dataclass
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
+from suite.pipeline.graph import Graph
 from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
     RECOMPUTE,
+    RELEASING_KINDS,
     WEIGHT_GRADIENT,
     Action,
     Schedule,
@@ -16,14 +22,18 @@ from suite.pipeline.program import (
 
 @dataclass(frozen=True)
 class Costs:
-    """Time of F, B and W of one microbatch on one rank's whole share of the model; a chunk costs 1/v of it."""
+    """Time of F, B and W of one microbatch on one rank's whole share of the model; a chunk costs 1/v of it.
+
+    `stages` are costs of single actions by (kind, virtual stage), where they are known better.
+    """
 
     forward: float = 1.0
     input_gradient: float = 1.0
     weight_gradient: float = 1.0
+    stages: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
     def by_kind(self, chunks: int) -> dict[str, float]:
-        """The cost of one action of each kind."""
+        """The cost of one action of each kind where no stage has its own."""
         return {
             FORWARD: self.forward / chunks,
             INPUT_GRADIENT: self.input_gradient / chunks,
@@ -31,6 +41,40 @@ class Costs:
             BACKWARD: (self.input_gradient + self.weight_gradient) / chunks,
             RECOMPUTE: self.forward / chunks,
         }
+
+    def table(self, schedule: Schedule) -> dict[tuple[str, int], float]:
+        """The cost of every kind of action on every virtual stage."""
+        by_kind = self.by_kind(schedule.chunks)
+        stages = range(schedule.virtual_stages)
+        return {(kind, stage): cost for kind, cost in by_kind.items() for stage in stages} | dict(self.stages)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two ranks: seconds before the first byte arrives, and bytes per second after it."""
+
+    latency: float = 0.0
+    bandwidth: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message of `message_bytes` costs. A link carries one message at a time; its latency is not occupied.
+
+    With `overlap` ranks compute while messages travel. Without, a transfer takes the time of both ranks as well: the
+    sender goes on when the message is out, and the receiver begins to take it when it has nothing before it.
+    `links` are directed pairs of ranks that differ from `link`.
+    """
+
+    message_bytes: float = 0.0
+    link: Link = Link()
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    overlap: bool = True
+
+    def between(self, source: int, destination: int) -> tuple[float, float]:
+        """Latency and transfer time of a message, in seconds."""
+        link = self.links.get((source, destination), self.link)
+        return link.latency, self.message_bytes / link.bandwidth
 
 
 class Span(NamedTuple):
@@ -42,19 +86,32 @@ class Span(NamedTuple):
     end: float
 
 
+class Transfer(NamedTuple):
+    """One message's place in time: from the start of its transfer to its arrival."""
+
+    producer: Action
+    consumer: Action
+    source: int
+    destination: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """Spans of a whole iteration, one list per rank, in the order of the program."""
+    """Spans of a whole iteration, one list per rank, in the order of the program; with a network also its transfers."""
 
     ranks: tuple[tuple[Span, ...], ...]
+    transfers: tuple[Transfer, ...] = ()
 
-    def _work(self, rank: int) -> float:
-        return sum(span.end - span.start for span in self.ranks[rank])
+    @cached_property
+    def _works(self) -> list[float]:
+        return [sum([span[3] - span[2] for span in row]) for row in self.ranks]
 
     @property
     def work(self) -> float:
         """Busy time of the busiest rank."""
-        return max(self._work(rank) for rank in range(len(self.ranks)))
+        return max(self._works)
 
     @property
     def makespan(self) -> float:
@@ -69,30 +126,126 @@ class Timeline:
     @property
     def bubble_span(self) -> float:
         """Idle time that iterations chained without a barrier pay: the largest gap inside one rank's own span."""
-        return max(spans[-1].end - spans[0].start - self._work(rank) for rank, spans in enumerate(self.ranks))
+        return max(spans[-1].end - spans[0].start - work for spans, work in zip(self.ranks, self._works, strict=True))
 
     @property
     def bubble_over_ideal(self) -> float:
         """The makespan's bubble relative to the work of the busiest rank (the paper's section 2.2.1)."""
         return self.bubble_makespan / self.work
 
+    def live_chunks(self, rank: int) -> list[tuple[float, int]]:
+        """Memory over time: the moments at which the rank's live activations change, and their number in chunks.
 
-def timeline(schedule: Schedule, costs: Costs | None = None) -> Timeline:
-    """Start every action as early as its program and its dependencies allow.
+        A forward's activations live from its start to the end of its whole backward or weight gradient.
+        """
+        changes: dict[float, int] = {}
+        for span in self.ranks[rank]:
+            if span.action.kind == FORWARD:
+                changes[span.start] = changes.get(span.start, 0) + 1
+            elif span.action.kind in RELEASING_KINDS:
+                changes[span.end] = changes.get(span.end, 0) - 1
+        live, history = 0, []
+        for moment in sorted(changes):
+            live += changes[moment]
+            history.append((moment, live))
+        return history
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """The collector would walk millions of tuples, none of them garbage, again and again while they are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def timeline(schedule: Schedule, costs: Costs | None = None, network: Network | None = None) -> Timeline:
+    """Start every action as early as its program, its dependencies and, where there is a network, its message allow.
 
     Raises:
         ScheduleError: the schedule deadlocks.
     """
-    cost = (costs or Costs()).by_kind(schedule.chunks)
-    ends: dict[Action, float] = {}
-    clocks = [0.0] * len(schedule.programs)
-    spans: list[list[Span]] = [[] for _ in schedule.programs]
-    for action in schedule.order:
-        rank = schedule.rank_of(action)
+    graph, table = schedule.graph, (costs or Costs()).table(schedule)
+    with no_collection():
+        durations = [table[action[0], action[1]] for action in graph.actions]
+        transfers: tuple[Transfer, ...] = ()
+        if network is None:
+            starts, ends = graph.times(durations)
+        else:
+            starts, ends, transfers = _with_network(graph, durations, network)
+        spans = list(map(Span, graph.rank, graph.actions, starts, ends))
+        ranks = tuple(tuple(spans[low:high]) for low, high in zip(graph.first, graph.first[1:], strict=False))
+    return Timeline(ranks, transfers)
+
+
+def _with_network(
+    graph: Graph, durations: list[float], network: Network
+) -> tuple[list[float], list[float], tuple[Transfer, ...]]:
+    """Starts, ends and transfers. All messages of a directed link come from one rank, in the order of its program."""
+    needs, ranks, actions = graph.needs, graph.rank, graph.actions
+    starts, ends = [0.0] * len(durations), [0.0] * len(durations)
+    clocks = [0.0] * (len(graph.first) - 1)
+    arrivals: dict[int, tuple[float, float]] = {}  # by consumer: arrival, transfer time
+    consumers = _crossing(graph)
+    free: dict[tuple[int, int], float] = {}
+    transfers = []
+    for number in graph.order:
+        rank = ranks[number]
         start = clocks[rank]
-        for needed in schedule.dependencies[action]:
-            start = max(start, ends[needed])
-        end = start + cost[action.kind]
-        ends[action] = clocks[rank] = end
-        spans[rank].append(Span(rank, action, start, end))
-    return Timeline(tuple(tuple(row) for row in spans))
+        if number in arrivals:
+            arrival, transfer = arrivals.pop(number)
+            start = max(arrival, start if network.overlap else start + transfer)
+        for other in needs[number]:
+            if ranks[other] == rank and ends[other] > start:
+                start = ends[other]
+        end = start + durations[number]
+        starts[number], ends[number], clocks[rank] = start, end, end
+        consumer = consumers.get(number)
+        if consumer is not None:
+            destination = ranks[consumer]
+            latency, transfer = network.between(rank, destination)
+            begin = max(end, free.get((rank, destination), 0.0))
+            free[rank, destination] = begin + transfer
+            if not network.overlap:
+                clocks[rank] = begin + transfer
+            arrivals[consumer] = (begin + transfer + latency, transfer)
+            transfers.append(
+                Transfer(actions[number], actions[consumer], rank, destination, begin, begin + transfer + latency)
+            )
+    return starts, ends, tuple(transfers)
+
+
+def _crossing(graph: Graph) -> dict[int, int]:
+    """Producer to consumer, of every dependency that crosses ranks."""
+    ranks = graph.rank
+    return {
+        other: number for number, needed in enumerate(graph.needs) for other in needed if ranks[other] != ranks[number]
+    }
+
+
+def critical_path(schedule: Schedule, times: Timeline) -> list[Span]:
+    """The chain of actions that decides the makespan, from its first to its last.
+
+    Each action of it starts when the one before has ended, on its own rank or (with its message) on another.
+    """
+    graph = schedule.graph
+    spans = [span for row in times.ranks for span in row]
+    arrivals = {transfer.consumer: transfer.end for transfer in times.transfers}
+    number = max(range(len(spans)), key=lambda n: spans[n].end)
+    chain = [spans[number]]
+    while True:
+        rank, start = spans[number].rank, spans[number].start
+        before = [number - 1] if number > graph.first[rank] else []
+        arrival = arrivals.get(spans[number].action)
+        ready = {
+            other: spans[other].end if arrival is None or graph.rank[other] == rank else arrival
+            for other in (*before, *graph.needs[number])
+        }
+        if start <= 0 or not ready:
+            return chain[::-1]
+        number = max(ready, key=lambda other: (ready[other], other))
+        chain.append(spans[number])

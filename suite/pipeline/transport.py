@@ -40,7 +40,7 @@ class Transport:
 
     def receive(self, message: Message) -> None:
         """Post the receive."""
-        tensor = torch.empty(self.share, dtype=self.dtype, device=self.device)
+        tensor = self.empty()
         source = self.group.ranks[message.source]
         self.receiving[message] = (self._started(dist.irecv(tensor, source, group=self.group.handle)), tensor)
 
@@ -48,22 +48,35 @@ class Transport:
         """Wait for a posted receive and hand its tensor over."""
         work, tensor = self.receiving.pop(message)
         work.wait()
-        return self.scatter.all_gather(tensor).view(self.shape)
+        return self.whole(tensor)
 
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change until the message is settled."""
+        tensor = self.share_of(message, tensor)
+        destination = self.group.ranks[message.destination]
+        self.sending[message] = (
+            self._started(dist.isend(tensor, destination, group=self.group.handle)),
+            tensor,
+        )
+
+    def empty(self) -> torch.Tensor:
+        """What a message is received into."""
+        return torch.empty(self.share, dtype=self.dtype, device=self.device)
+
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A received message, put together from the tensor ranks' shares where each got one."""
+        return self.scatter.all_gather(tensor).view(self.shape)
+
+    def share_of(self, message: Message, tensor: torch.Tensor) -> torch.Tensor:
+        """What this rank sends of a message; counted as sent."""
         if tensor.shape != self.shape or tensor.dtype != self.dtype:
             raise RuntimeError(
                 f"the {message} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but both ends agreed on "
                 f"{self.shape} and {self.dtype}"
             )
         tensor = tensor.contiguous().view(self.scatter.size, -1)[self.scatter.index]
-        destination = self.group.ranks[message.destination]
-        self.sending[message] = (
-            self._started(dist.isend(tensor, destination, group=self.group.handle)),
-            tensor,
-        )
         self.bytes_sent += tensor.nbytes
+        return tensor
 
     def settle(self, message: Message) -> None:
         """Wait for a send and let go of its tensor."""

@@ -20,8 +20,8 @@ class Iterations(_Part):
     """Samples per iteration, warm-up included: the first `warmup` entries are not to be timed."""
 
     seconds: list[float]  # wall time of the slowest rank
-    loss: list[float]  # mean over the tokens of the global batch, before the update
-    grad_norm: list[float]  # global L2 norm before clipping
+    loss: list[float] | None = None  # mean over the tokens of the global batch, before the update
+    grad_norm: list[float] | None = None  # global L2 norm before clipping
     warmup: int
     forward_backward_seconds: list[float] | None = None  # first action's start to last action's end, slowest rank
 
@@ -47,6 +47,7 @@ class TraceSpan(_Part):
     kind: str
     stage: int  # global virtual stage
     microbatch: int
+    replica: int = 0
     start: float
     end: float
 

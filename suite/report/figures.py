@@ -104,7 +104,7 @@ def losses(point_rows: Sequence[PointRow], table: pd.DataFrame) -> list[Drawn]:
     sets: dict[tuple[str, ...], list[tuple[str, Launch]]] = defaultdict(list)
     for row, label in zip(point_rows, table.get("label", []), strict=True):
         launch = row.best
-        curve = launch.record.iterations.loss if launch.record.iterations else []
+        curve = (launch.record.iterations.loss if launch.record.iterations else None) or []
         if launch.record.status == "ok" and any(map(math.isfinite, curve)):
             sets[_task(launch)].append((f"{label}, {launch.record.source}", launch))
     largest = sorted(sets.values(), key=lambda members: -len(members))
@@ -117,7 +117,11 @@ def losses(point_rows: Sequence[PointRow], table: pd.DataFrame) -> list[Drawn]:
 
 
 def _loss_figure(name: str, members: Sequence[tuple[str, Launch]], left_out: int) -> Drawn:
-    curves = [(label, launch.record.iterations.loss) for label, launch in members if launch.record.iterations]
+    curves = [
+        (label, curve)
+        for label, launch in members
+        if launch.record.iterations and (curve := launch.record.iterations.loss)
+    ]
     reference = curves[0][1]
     largest = 0.0
     compare = len(curves) > 1

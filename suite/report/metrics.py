@@ -205,5 +205,5 @@ def check_efficiency(named: Sequence[tuple[str, Metrics]]) -> None:
 
 
 def _at(record: Record, index: int) -> float | None:
-    loss = record.iterations.loss if record.iterations else []
+    loss = record.iterations.loss if record.iterations else None
     return loss[index] if loss else None

@@ -30,14 +30,13 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWrite
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.storage import StorageMeta
 
+from suite.experiment.checkpoint_folder import PREFIX, STATE_FILE, model_fields, other_model, whole_checkpoints
 from suite.parallel.flat_buffer import FlatBuffer
 from suite.parallel.parameters import ParameterSpec
 from suite.parallel.topology import Group
 from suite.training.step import TrainingStep
 
 KEEP = 2  # whole checkpoints left in the folder; the older ones go
-_PREFIX = "iteration-"
-_STATE_FILE = "training.json"
 _KINDS = ("weight", "first_moment", "second_moment")
 
 
@@ -106,6 +105,13 @@ class _LoadPlanner(DefaultLoadPlanner):
                 items += create_read_items_for_chunk_list(name, stored, [box.chunk])
         return LoadPlan(items)
 
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        assert self.metadata is not None
+        wanted = {item.dest_index.fqn for plan in global_plan for item in plan.items}
+        if unwanted := sorted(self.metadata.state_dict_metadata.keys() - wanted):
+            raise ValueError(f"the checkpoint has {unwanted[0]}, which this model and optimizer do not")
+        return super().create_global_plan(global_plan)
+
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         return self.state_dict[index.fqn].part
 
@@ -123,7 +129,7 @@ class Checkpoints:
         Only the first data rank writes, what the others have being the same (a sharded optimizer is gathered).
         """
         begin = perf_counter()
-        final = self.folder / f"{_PREFIX}{iteration:08d}"
+        final = self.folder / f"{PREFIX}{iteration:08d}"
         draft = final.with_suffix(".writing")
         if self.world.index == 0:
             shutil.rmtree(draft, ignore_errors=True)
@@ -133,7 +139,7 @@ class Checkpoints:
         writer = dcp.FileSystemWriter(draft, single_file_per_rank=True, sync_files=True)
         dcp.save(boxes, storage_writer=writer, planner=_SavePlanner(), no_dist=self.world.size == 1)
         if self.world.index == 0:
-            self._write_state(draft / _STATE_FILE, iteration)
+            self._write_state(draft / STATE_FILE, iteration)
             if final.exists():
                 shutil.rmtree(final)
             draft.rename(final)
@@ -148,9 +154,11 @@ class Checkpoints:
             ValueError: the checkpoint is of another model or optimizer.
         """
         begin = perf_counter()
-        found = self._finished()
+        found = whole_checkpoints(self.folder)
         if not found:
             return None
+        if problems := other_model(found[-1], self.step.point.model):
+            raise ValueError("\n".join(problems))
         wholes = self._wholes(gather=False)
         boxes = self._boxes(wholes, writing=False)
         reader = dcp.FileSystemReader(found[-1])
@@ -161,7 +169,7 @@ class Checkpoints:
             raise ValueError(f"{found[-1]}: {cause}") from error
         for whole in wholes:
             whole.put_back()
-        state = json.loads((found[-1] / _STATE_FILE).read_text())
+        state = json.loads((found[-1] / STATE_FILE).read_text())
         self.step.optimizer.steps = state["optimizer_steps"]
         for field, value in state["loss_scale"].items():
             setattr(self.step.loss_scale, field, value)
@@ -171,6 +179,7 @@ class Checkpoints:
         scale = self.step.loss_scale
         state = {
             "iteration": iteration,
+            "model": model_fields(self.step.point.model),
             "optimizer_steps": self.step.optimizer.steps,
             "loss_scale": {"value": scale.value, "good_steps": scale.good_steps, "skipped": scale.skipped},
         }
@@ -194,7 +203,7 @@ class Checkpoints:
                     whole = flat.values.new_zeros(flat.values.numel(), dtype=parts[0].dtype)
                     for bucket, part in zip(flat.buckets, parts, strict=True):
                         if gather:
-                            whole[bucket.place] = self.step.topology.data.all_gather(part)
+                            whole[bucket.place] = flat.group.all_gather(part)
                 wholes.append(_Whole(flat, kind, list(parts), whole))
         return wholes
 
@@ -205,19 +214,14 @@ class Checkpoints:
         for whole in wholes:
             for parameter in whole.flat.parameters:
                 spec = parameter.spec
-                first = topology.data.index == 0 and (spec.shard is not None or topology.tensor.index == 0)
+                first = whole.flat.group.index == 0 and (spec.shard is not None or topology.tensor.index == 0)
                 if not writing or (first and not parameter.shared):
                     shard = whole.tensor[whole.flat.places[parameter]].view_as(parameter)
                     boxes[f"{spec.name}/{whole.kind}"] = _box(spec, shard, topology.tensor)
         return boxes
 
-    def _finished(self) -> list[Path]:
-        """Whole checkpoints, the oldest first."""
-        names = sorted(self.folder.glob(f"{_PREFIX}*")) if self.folder.is_dir() else []
-        return [path for path in names if path.suffix == "" and (path / _STATE_FILE).exists()]
-
     def _forget_old(self) -> None:
-        for path in self._finished()[:-KEEP]:
+        for path in whole_checkpoints(self.folder)[:-KEEP]:
             shutil.rmtree(path)
 
     def _barrier(self) -> None:

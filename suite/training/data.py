@@ -5,13 +5,13 @@ data-parallel rank takes a contiguous share of them. A source is a pure function
 the next sequence is all of the data's position that a checkpoint has to keep.
 """
 
-import hashlib
 import random
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from suite.experiment.data_digest import text_digest
 from suite.experiment.point import Point
 from suite.experiment.text import find_text
 from suite.experiment.tokenizer import load_tokenizer, tokenized, too_few_tokens
@@ -76,7 +76,7 @@ class TextBytes(TextTokens):
 
     def __init__(self, text: bytes, seed: int, seq_length: int) -> None:
         tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        super().__init__(tokens, _digest(text), seed, seq_length)
+        super().__init__(tokens, text_digest(text), seed, seq_length)
 
 
 def _tokenized_text(point: Point, tokenizer: str) -> TextTokens:
@@ -84,13 +84,9 @@ def _tokenized_text(point: Point, tokenizer: str) -> TextTokens:
     problem = too_few_tokens(len(tokens), point.model.seq_length)
     if problem is not None:
         raise ValueError(problem)
-    digest = _digest(find_text(point.data.path).read_bytes() + Path(tokenizer).read_bytes())
+    digest = text_digest(find_text(point.data.path).read_bytes() + Path(tokenizer).read_bytes())
     ids = torch.tensor(tokens, dtype=torch.int32)
     return TextTokens(ids, digest, point.training.seed, point.model.seq_length)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def open_source(point: Point) -> Source:

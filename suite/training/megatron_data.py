@@ -17,18 +17,14 @@ last epoch apart where less than 80 % of it is needed. Here every epoch is kept 
 not depend on how long the run is, or it could not be continued.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from suite.experiment.data_digest import megatron_digest
 from suite.experiment.megatron_file import open_megatron
-
-_BLOCK = 4096  # bytes of each place that the digest looks at
-_PLACES = 256
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,8 @@ class MegatronTokens:
 
     @cached_property
     def digest(self) -> str:
-        """A short hash of the files' sizes and of blocks spread evenly over them; of all their bytes up to 1 MiB."""
-        found = hashlib.sha256()
-        for file in (self.file.idx, self.file.bin):
-            _add_spread(found, file)
-        return found.hexdigest()[:16]
+        """A short hash of the files."""
+        return megatron_digest(self.file.bin, self.file.idx)
 
     def _shuffled(self, number: int) -> _Epoch:
         tokens, s = self.file.tokens, self.seq_length
@@ -108,13 +101,3 @@ class MegatronTokens:
             found[filled : filled + take] = self.file.ids[begin : begin + take]
             filled += take
         return found
-
-
-def _add_spread(found: "hashlib._Hash", file: Path) -> None:
-    size = file.stat().st_size
-    found.update(size.to_bytes(8, "little"))
-    with file.open("rb") as stream:
-        step = max(_BLOCK, -(-size // _PLACES))
-        for place in range(0, size, step):
-            stream.seek(place)
-            found.update(stream.read(_BLOCK))

@@ -72,19 +72,19 @@ def _piece(flat: Buffer, place: slice, moments: int) -> Piece:
     return Piece(values, gradients, master, tuple(torch.zeros_like(master) for _ in range(moments)), flat.decay)
 
 
-def counted_norm_squared(buffers: Sequence[Buffer], topology: Topology, sharded: bool) -> torch.Tensor:
+def counted_norm_squared(buffers: Sequence[Buffer], topology: Topology) -> torch.Tensor:
     """This rank's part of the squared global gradient norm, fp64, so that all ranks' parts sum to it.
 
-    Every parameter counts once: data ranks hold the same reduced gradients (the first counts; with a sharded
+    Every parameter counts once: its holders have the same reduced gradients (the first counts; with a sharded
     optimizer each counts its own pieces), tensor ranks hold the same gradient of what is not sharded (the first
     counts), and a tied embedding's second copy never counts.
     """
 
     def counts(parameter: Described) -> bool:
-        mine = parameter.spec.shard is not None or topology.tensor.index == 0
-        return mine and not parameter.shared and (sharded or topology.data.index == 0)
+        return (parameter.spec.shard is not None or topology.tensor.index == 0) and not parameter.shared
 
-    counted = [view for flat in buffers for view in flat.owned_gradients(counts)]
+    ours = [flat for flat in buffers if flat.sharded or flat.group.index == 0]
+    counted = [view for flat in ours for view in flat.owned_gradients(counts)]
     if not counted:
         return torch.zeros((), dtype=torch.float64, device=buffers[0].values.device)
     return torch.stack(torch._foreach_norm(counted)).double().square().sum()

@@ -1,8 +1,9 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -15,13 +16,16 @@ from suite.parallel.data_parallel import GradientReducer, Reduction
 from suite.parallel.flat_buffer import Buffer, FlatBuffer, flatten
 from suite.parallel.parameters import Described, ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
-from suite.parallel.topology import ALONE, Group, Topology
+from suite.parallel.topology import ALONE, Group, StageKey, Topology
+from suite.parallel.weight_gradients import WeightGradients
 from suite.pipeline.engine import Engine
 from suite.pipeline.lowering import Lowered
+from suite.pipeline.ready_engine import engine_for
 from suite.pipeline.transport import Transport
 from suite.training.data import Batches
 from suite.training.optimizer import Optimizer, clip_factor, counted_norm_squared, scale_gradients
 from suite.training.precision import DTYPES, LossScale
+from suite.training.worker import ModelWorker
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class ActionTime:
     kind: str
     stage: int
     microbatch: int
+    replica: int
     start: float
     end: float
 
@@ -46,17 +51,20 @@ class WaitTime:
 
 @dataclass(frozen=True)
 class IterationSamples:
-    """What one rank saw of one iteration. `loss` and `grad_norm` are global; times are this rank's seconds."""
+    """What one rank saw of one iteration. Times are this rank's seconds.
 
-    loss: float
-    grad_norm: float
+    `loss` and `grad_norm` are global, and None where nothing was computed.
+    """
+
     seconds: float
     busy_by_action: dict[str, float]
-    reduction_wait: float
-    optimizer: float
     actions: list[ActionTime]
     waits: list[WaitTime]
-    reductions: list[Reduction]
+    loss: float | None = None
+    grad_norm: float | None = None
+    reduction_wait: float = 0.0
+    optimizer: float = 0.0
+    reductions: list[Reduction] = field(default_factory=list)
 
 
 class TrainingStep:
@@ -69,39 +77,36 @@ class TrainingStep:
         self.notes = notes or Unwatched()
         dtype = DTYPES[point.training.precision]
         sharding = point.parallel.sharding if topology.data.size > 1 else "none"
+        schedule = lowered.schedule
         rank = topology.pipeline.index
-        hosted = [stage for stage, host in enumerate(lowered.schedule.placement[0]) if host == rank]
         self.kernels = select(point.kernels)
         self.ranks = TensorRanks(topology.tensor, point.parallel.sequence)
+        deferred = WeightGradients() if schedule.splits_backward else None
         built = torch.promote_types(dtype, torch.float32) if sharding == "zero3" else dtype
-        build = Build(point.model, self.ranks, point.training, built, self.kernels)
-        self.stages = build_stages(point, hosted, build, device)
-        self.sharded = sharding != "none"
+        build = Build(point.model, self.ranks, point.training, built, self.kernels, deferred)
+        self.stages = build_stages(point, schedule.hosted(rank), build, device)
         self.flats: Sequence[Buffer]
-        buffers: dict[int, list[FlatBuffer]] = {}  # of gradients that are reduced here
+        self.buffers: dict[StageKey, list[FlatBuffer]] = {}  # of gradients that are reduced here
         if sharding == "zero3":
-            self.flats = _fully_shard(self.stages[0], topology.data, dtype)
+            self.flats = _fully_shard(self.stages[0, 0], topology.data, dtype)
         else:
-            buffers = _flatten_stages(self.stages, topology.data if self.sharded else ALONE)
-            self.flats = [flat for flats in buffers.values() for flat in flats]
-        self.buffers = buffers
+            self.buffers = _flatten_stages(self.stages, topology, sharding == "zero1")
+            self.flats = [flat for flats in self.buffers.values() for flat in flats]
         self.optimizer = Optimizer(point.training, self.flats, self.kernels.adamw)
-        self.reducer = GradientReducer(buffers, topology.data, self.sharded)
+        self.reducer = GradientReducer(self.buffers, _shared_by_stages(self.stages, self.buffers, deferred is not None))
+        if deferred is not None:
+            deferred.accumulated = self.reducer.accumulated
         self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
         self.clock = clock_for(device)
-        rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
-        shape = (rows, point.training.microbatch, point.model.hidden_size)
-        whole = point.parallel.scatter_gather and not point.parallel.sequence
-        self.transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if whole else ALONE)
-        self.engine = Engine(
-            lowered,
-            rank,
+        self.transport = message_transport(point, topology, device)
+        self.worker = ModelWorker(
             self.stages,
-            self.transport,
-            self.clock,
+            schedule.virtual_stages - 1,
+            deferred,
             self.reducer.final_backward,
-            self.notes.note,
+            self.reducer.reduce,
         )
+        self.engine = engine_for(lowered, topology, self.worker, self.transport, self.clock, self.notes.note)
         self.batches = Batches(point, topology.data.index, device)
 
     def parameters(self) -> Iterator[ModelParameter]:
@@ -126,7 +131,9 @@ class TrainingStep:
         for flat in self.flats:
             flat.gradients.zero_()
         microbatches = [self.batches.microbatch(iteration, i) for i in range(self.point.microbatches)]
-        loss = self.engine.run(microbatches.__getitem__, scale / (training.global_batch * model.seq_length))
+        self.worker.begin(microbatches.__getitem__, scale / (training.global_batch * model.seq_length))
+        self.engine.run()
+        loss = self.worker.total_loss
         self.notes.note_phase("waiting for the reduction of gradients")
         self.reduction_wait = self.reducer.finish()
         sum_replicated_gradients(self._owned(lambda p: p.spec.shard is None), self.ranks)
@@ -135,7 +142,7 @@ class TrainingStep:
         self.notes.note_phase("reducing the loss and the gradient norm")
         if self.topology.tensor.index != 0:
             loss = torch.zeros_like(loss)  # every tensor rank has the same loss; it counts once
-        norm_squared = counted_norm_squared(self.flats, self.topology, self.sharded)
+        norm_squared = counted_norm_squared(self.flats, self.topology)
         totals = torch.stack([loss.to(norm_squared), norm_squared])
         scaled_loss, total = self.topology.world.all_reduce(totals).tolist()
         return scaled_loss / scale, total**0.5 / scale
@@ -163,23 +170,36 @@ class TrainingStep:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         end = perf_counter()
-        marks = self.clock.seconds()
-        actions = [
-            ActionTime(ran.action.kind, ran.action.stage, ran.action.microbatch, marks[ran.start], marks[ran.end])
-            for ran in self.engine.executed
-        ]
-        waits = [WaitTime(str(one.message), marks[one.start], marks[one.end]) for one in self.engine.waited]
-        return IterationSamples(
+        return samples_of(
+            self.engine,
+            self.clock.seconds(),
             loss=loss,
             grad_norm=norm,
             seconds=end - begin,
-            busy_by_action=self.engine.busy_seconds(marks),
             reduction_wait=self.reduction_wait,
             optimizer=end - update,
-            actions=actions,
-            waits=waits,
             reductions=self.reducer.reductions,
         )
+
+
+def message_transport(point: Point, topology: Topology, device: torch.device) -> Transport:
+    """What carries this rank's pipeline messages: activations of one microbatch, and gradients of the same shape."""
+    rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
+    shape = (rows, point.training.microbatch, point.model.hidden_size)
+    shared = point.parallel.scatter_gather and not point.parallel.sequence
+    dtype = DTYPES[point.training.precision]
+    return Transport(topology.pipeline, shape, dtype, device, topology.tensor if shared else ALONE)
+
+
+def samples_of(engine: Engine, marks: list[float], **fields: Any) -> IterationSamples:
+    """The samples of the iteration that the engine has run, with the marks of its clock."""
+    actions = [
+        ActionTime(kind, stage, microbatch, replica, marks[ran.start], marks[ran.end])
+        for ran in engine.executed
+        for kind, stage, microbatch, _, replica in [ran.action]
+    ]
+    waits = [WaitTime(str(one.message), marks[one.start], marks[one.end]) for one in engine.waited]
+    return IterationSamples(busy_by_action=engine.busy_seconds(marks), actions=actions, waits=waits, **fields)
 
 
 def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype) -> Sequence[Buffer]:
@@ -188,12 +208,30 @@ def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype) -> Sequence[Buff
     return shard_stage(stage, stage.layers, data, dtype)
 
 
-def _flatten_stages(stages: Mapping[int, torch.nn.Module], shards: Group) -> dict[int, list[FlatBuffer]]:
+def _flatten_stages(
+    stages: Mapping[StageKey, torch.nn.Module], topology: Topology, sharded: bool
+) -> dict[StageKey, list[FlatBuffer]]:
     """Each stage's parameters in flat buffers; one that two stages of this rank share is in the first's."""
     seen: set[torch.Tensor] = set()
     buffers = {}
-    for number, stage in stages.items():
+    for key, stage in stages.items():
         own = [p for p in stage.parameters() if isinstance(p, ModelParameter) and p not in seen]
         seen.update(own)
-        buffers[number] = flatten(own, shards)
+        buffers[key] = flatten(own, topology.holders(key[0]), sharded)
     return buffers
+
+
+def _shared_by_stages(
+    stages: Mapping[StageKey, Stage], buffers: Mapping[StageKey, list[FlatBuffer]], split: bool
+) -> list[FlatBuffer]:
+    """The buffer of a tied embedding whose gradient comes from two actions here: the first stage's and the last's.
+
+    Within one stage a whole backward adds both at once; a split one adds them one after the other.
+    """
+    words = {stage.embedding.word for stage in stages.values() if stage.embedding is not None}
+    shared = {
+        stage.head.weight
+        for stage in stages.values()
+        if stage.head is not None and stage.head.weight in words and (split or stage.embedding is None)
+    }
+    return [flat for flats in buffers.values() for flat in flats if shared & set(flat.parameters)]

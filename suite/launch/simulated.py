@@ -1,0 +1,94 @@
+"""The simulated backend: no processes, the event simulation of the very program that the engine would run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.experiment.pace import costs, network
+from suite.experiment.point import Point
+from suite.launch.job import Job, now
+from suite.launch.sweep import Todo, Watcher, record_invalid
+from suite.measure.flops import FLOPS_VERSION
+from suite.measure.provenance import host_environment, revision
+from suite.pipeline.generators import generate
+from suite.pipeline.program import ScheduleError
+from suite.pipeline.proof import prove
+from suite.pipeline.timeline import Timeline, timeline
+from suite.records.schema import Record
+from suite.records.store import Store
+
+NO_PEAK = "simulated from given times of the actions, not from a device"
+
+
+@dataclass(frozen=True)
+class SimulatedSweep:
+    """Where a sweep's simulated records go."""
+
+    experiment: str
+    scale: str
+    store: Path
+
+    def run(self, work: Todo, watcher: Watcher) -> Iterator[tuple[Job, Record]]:
+        """Simulate what is missing; yields each point with its record."""
+        for planned in work.invalid:
+            record_invalid(planned, self.experiment, self.scale, "simulated", self.store)
+        for point, count in work.missing:
+            for _ in range(count):
+                job = self._job(point)
+                watcher.start(job)
+                record = simulate(job)
+                job.write(record)
+                watcher.end(job, record)
+                yield job, record
+
+    def _job(self, point: Point) -> Job:
+        name = revision()
+        launch = Store(self.store).next_launch(self.experiment, self.scale, "simulated", point.id, name)
+        where = (self.experiment, self.scale, "simulated", point, name, launch, self.store.absolute())
+        return Job(*where, threads_per_rank=1, device="cpu", visible_devices=None)
+
+
+def simulate(job: Job) -> Record:
+    """One iteration of a point's program at the times of its `pace`."""
+    started, point = now(), job.point
+    try:
+        schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
+        prove(schedule)
+    except ScheduleError as error:
+        return job.record("failed", str(error), started, environment=host_environment())
+    times = timeline(schedule, costs(point.pace), network(point))
+    environment = {**host_environment(), "peak_reason": NO_PEAK, "cluster": point.cluster}
+    fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
+    return job.record("ok", None, started, environment=environment, **fields)
+
+
+def _samples(times: Timeline) -> dict[str, Any]:
+    ranks = []
+    for rank, row in enumerate(times.ranks):
+        busy: dict[str, float] = {}
+        for span in row:
+            busy[span.action.kind] = busy.get(span.action.kind, 0.0) + span.end - span.start
+        ranks.append(
+            {
+                "rank": rank,
+                "coords": {"pipeline": rank, "data": 0, "tensor": 0},
+                "busy_seconds": [sum(busy.values())],
+                "busy_by_action": {kind: [seconds] for kind, seconds in busy.items()},
+            }
+        )
+    spans = [
+        {
+            "rank": span.rank,
+            "kind": span.action.kind,
+            "stage": span.action.stage,
+            "microbatch": span.action.microbatch,
+            "replica": span.action.replica,
+            "start": span.start,
+            "end": span.end,
+        }
+        for row in times.ranks
+        for span in row
+    ]
+    timed = {"seconds": [times.makespan], "warmup": 0, "forward_backward_seconds": [times.makespan]}
+    return {"iterations": timed, "ranks": ranks, "trace": {"iteration": 0, "spans": spans}}
