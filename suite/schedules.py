@@ -91,7 +91,7 @@ def _from_file(asked: Asked) -> Schedule:
 
 def _generated(name: str, asked: Asked, measured: Measured | None, several: bool) -> Schedule:
     if name not in SCHEDULE_NAMES:
-        raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, (*SCHEDULE_NAMES, FILE))}")
+        raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
     stages, microbatches = asked.stages, asked.microbatches
     options: dict[str, Any] = {"name": name}
     if measured:

@@ -29,10 +29,8 @@ def not_yet(point: Point) -> list[str]:
     # Imported here: the schedule generators are not needed to read a file.
     from suite.pipeline.generators import GENERATORS
 
-    name = point.schedule.name
-    generator = GENERATORS.get(name)
-    if generator and (generator.splits_backward or generator.replicas > 1 or name == "readiness"):
-        found.append(_sentence("schedule.name", name, "1f1b"))
+    if parallel.sharding == "zero3" and GENERATORS[point.schedule.name].splits_backward:
+        found.append(_sentence("schedule.name", point.schedule.name, "1f1b", " with parallel.sharding=zero3"))
     return found
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from suite.pipeline.collection import no_collection
 from suite.pipeline.generators.chimera import chimera
 from suite.pipeline.generators.controllable_memory import v_half, v_min, v_zb
 from suite.pipeline.generators.dualpipe import dualpipe, dualpipe_v
@@ -17,8 +16,8 @@ from suite.pipeline.generators.rules import (
     Chunks,
     ScheduleOptions,
     chunks_problem,
-    even_stages,
     field_problem,
+    opposite_directions,
     paired_directions,
     two_per_stage,
 )
@@ -26,6 +25,7 @@ from suite.pipeline.generators.two_stage_backward import two_stage_backward
 from suite.pipeline.generators.zb_v import zb_v
 from suite.pipeline.generators.zero_bubble import interleaved_zb, zb_h1, zb_h2
 from suite.pipeline.program import Schedule
+from suite.pipeline.timeline import no_collection
 
 MOST_ACTIONS = 2_000_000  # of one schedule
 
@@ -89,7 +89,7 @@ GENERATORS: dict[str, Generator] = {
     "v-half": Generator(_CONTROLLABLE, lambda p, m, _: v_half(p, m), chunks="two", splits_backward=True),
     "v-zb": Generator(_CONTROLLABLE, lambda p, m, _: v_zb(p, m), chunks="two", splits_backward=True),
     "chimera": Generator(
-        "Li and Hoefler 2021, arXiv:2107.06925", lambda p, m, _: chimera(p, m), sizes=even_stages, replicas=2
+        "Li and Hoefler 2021, arXiv:2107.06925", lambda p, m, _: chimera(p, m), sizes=opposite_directions, replicas=2
     ),
     "2bp-gpipe": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(gpipe(p, m)), splits_backward=True),
     "2bp-1f1b": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(one_f_one_b(p, m)), splits_backward=True),
@@ -133,7 +133,7 @@ def _base(options: ScheduleOptions) -> _BaseOptions:
 
 def _hint(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
     """The base's schedule. Its programs only say what a rank prefers among what is ready."""
-    return replace(generate(_base(options), stages, microbatches), name="readiness")
+    return replace(generate(_base(options), stages, microbatches), name="readiness", cap=options.cap)
 
 
 def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
