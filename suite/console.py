@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from suite.experiment.point import Point
 from suite.experiment.description import Description
+from suite.experiment.point import Point
 from suite.launch.doctor import Finding
 from suite.launch.job import Job
 from suite.launch.plan import Row

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from suite.experiment.errors import did_you_mean
 from suite.experiment.point import Schedule as Options
 from suite.pipeline.drawing import Panel
-from suite.pipeline.exchange import MOST_CELLS, read_schedule
+from suite.pipeline.exchange import read_schedule
 from suite.pipeline.generators import generate
 from suite.pipeline.names import SCHEDULE_NAMES, default_chunks
 from suite.pipeline.program import Action, Schedule
@@ -91,7 +91,7 @@ def _from_file(asked: Asked) -> Schedule:
 
 def _generated(name: str, asked: Asked, measured: Measured | None, several: bool) -> Schedule:
     if name not in SCHEDULE_NAMES:
-        raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, (*SCHEDULE_NAMES, FILE))}")
+        raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
     stages, microbatches = asked.stages, asked.microbatches
     options: dict[str, Any] = {"name": name}
     if measured:
@@ -105,11 +105,6 @@ def _generated(name: str, asked: Asked, measured: Measured | None, several: bool
     if asked.group is not None and (not several or name.startswith("interleaved")):
         options = {**options, "group": asked.group}
     chosen = Options.model_validate(options)
-    if 2 * stages * microbatches * chosen.chunks > MOST_CELLS:
-        raise ValueError(
-            f"{stages} stages, {microbatches} microbatches and {chosen.chunks} chunks are "
-            f"{2 * stages * microbatches * chosen.chunks} actions; at most {MOST_CELLS} can be proved and drawn"
-        )
     return generate(chosen, stages, microbatches)
 
 

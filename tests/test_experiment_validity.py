@@ -70,8 +70,8 @@ def test_a_valid_point_breaks_nothing():
         ),
         (
             {"training": {"global_batch": 10**9}, "parallel": {"pipeline": 3}},
-            "training.global_batch=1000000000: 2 * pipeline 3 * chunks 1 * microbatches 1000000000 is 6000000000 "
-            "actions, more than the 2000000 that one schedule may have; training.global_batch=333333 would work",
+            "1f1b of 3 stages with 1 chunks each and 1000000000 microbatches has 6000000000 actions, more than the "
+            "2000000 of the largest schedule; 333330 microbatches would work",
         ),
         (
             {"schedule": {"name": "interleaved", "chunks": 10**9}},
@@ -96,12 +96,12 @@ def test_a_valid_point_breaks_nothing():
             "schedule=list",
         ),
         (
-            {"schedule": {"name": "readiness", "cap": 2}},
-            "schedule.name=readiness: this version cannot run it yet; schedule.name=1f1b would work",
+            {"schedule": {"name": "file", "file": "x.csv"}},
+            "schedule.file=x.csv: there is no such file",
         ),
         (
-            {"schedule": {"name": "file", "file": "x.csv"}},
-            "schedule.name=file: this version cannot read a schedule yet; schedule.name=1f1b would work",
+            {"schedule": "file"},
+            "schedule.file=null: the schedule is read from a file; schedule.file=PATH, of torch's CSV, would work",
         ),
         (
             {"parallel": {"order": ["tensor", "data", "data"]}},
@@ -165,9 +165,9 @@ def test_the_schedule_is_asked_with_its_sizes(monkeypatch):
 def test_the_longest_schedule_is_the_one_that_is_proposed():
     sections = {"parallel": {"pipeline": 4, "data": 2}, "schedule": {"name": "interleaved", "chunks": 2}}
     (sentence,) = violations(_point(**sections, training={"global_batch": 10**9}), LOCAL)
-    batch = int(re.fullmatch(r".*; training\.global_batch=(\d+) would work", sentence)[1])
+    batch = 2 * int(re.fullmatch(r".*; (\d+) microbatches would work", sentence)[1])
     assert violations(_point(**sections, training={"global_batch": batch}), LOCAL) == []
-    assert len(violations(_point(**sections, training={"global_batch": batch + 8}), LOCAL)) == 1
+    assert len(violations(_point(**sections, training={"global_batch": batch + 16}), LOCAL)) == 1
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,7 @@ def test_schedule_rules_reach_the_point():
         {"kernels": "triton"},
         {"kernels": "apex"},
         {"kernels": {"attention": "apex", "layer_norm": "torch"}},
-        {"schedule": {"name": "zb-h1"}},
-        {"schedule": {"name": "chimera"}, "parallel": {"pipeline": 2}},
+        {"schedule": "zb-h1", "parallel": {"sharding": "zero3", "data": 2}},
     ],
 )
 def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(sections):
@@ -234,6 +233,9 @@ def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(secti
         {"parallel": {"scatter_gather": True, "tensor": 2}},
         {"training": {"recompute": "selective"}},
         {"training": {"recompute": "full", "recompute_layers": 2}},
+        {"schedule": "zb-h1"},
+        {"schedule": "chimera", "parallel": {"pipeline": 2}},
+        {"schedule": {"name": "readiness", "cap": 2}},
     ],
 )
 def test_what_can_run(sections):

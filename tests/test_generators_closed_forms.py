@@ -173,7 +173,13 @@ BOUNDS = [
     Bound("v-half", V_FEW, lambda p, m: max(0.5, v_half_span(p, m), 2 * p - 1 - m), lambda p, m: min(m, (p + 2) // 2)),
     Bound("v-zb", V_FEW, lambda p, m: max((p - 1) / 2, 2 * p - 1 - m), lambda p, m: min(m, p)),
     # Its units of p microbatches take 2p slots each, full or not.
-    Bound("chimera", SMALL, lambda p, m: 2 * p * -(-m // p) + p - 2 - 2 * m, lambda p, m: min(m, p), EQUAL),
+    Bound(
+        "chimera",
+        [(p, m) for p, m in SMALL if m > 1],
+        lambda p, m: 2 * p * -(-m // p) + p - 2 - 2 * m,
+        lambda p, m: min(m, p),
+        EQUAL,
+    ),
     *(
         Bound("hanayo", SMALL, lambda p, m: 2 * (p - 1), lambda p, m: min(m, p), EQUAL, (("chunks", v),))
         for v in (2, 4)

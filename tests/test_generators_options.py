@@ -29,8 +29,8 @@ def followed(problem: str, options: Options, p: int, m: int) -> tuple[Options, i
         fields[found[1]] = found[2]
     elif found := re.search(r"schedule\.group in \[(\d+)", problem):
         fields["group"] = int(found[1])
-    elif found := re.search(r"parallel\.pipeline=(\d+)(?: with (\d+) microbatches)? would work", problem):
-        p, m = int(found[1]), int(found[2] or m)
+    elif found := re.search(r"parallel\.pipeline=(\d+) with (\d+) microbatches would work", problem):
+        p, m = int(found[1]), int(found[2])
     elif found := re.search(r"(\d+)(?: or \d+)? microbatches would work", problem):
         m = int(found[1])
     else:
@@ -93,9 +93,10 @@ def test_two_replicas_share_the_microbatches_by_parity(name):
 def test_readiness_takes_the_programs_of_its_base_as_a_hint():
     for base, fields in {"1f1b": {}, "interleaved": {"chunks": 3, "group": 8}, "zb-v": {"chunks": 2}}.items():
         hint = built("readiness", 4, 8, cap=6, base=base, **fields)
-        assert hint.name == "readiness"
+        assert (hint.name, hint.cap) == ("readiness", 6)
         assert hint.programs == built(base, 4, 8, **fields).programs
     listed = built("readiness", 4, 8, cap=3, base="list", costs=(1, 2, 1))
+    assert listed.cap == 3
     assert listed.programs == built("list", 4, 8, cap=3, costs=(1, 2, 1)).programs
     assert built("readiness", 4, 8, cap=6).programs == built("1f1b", 4, 8).programs
 
@@ -134,7 +135,7 @@ SENTENCES = [
     (
         {"name": "chimera"},
         "parallel.pipeline=5: chimera runs two replicas in opposite directions, which takes an even number of stages; "
-        "parallel.pipeline=4 would work",
+        "parallel.pipeline=4 with 7 microbatches would work",
     ),
     (
         {"name": "dualpipe"},
@@ -172,10 +173,13 @@ def test_what_does_not_suit_five_stages_and_seven_microbatches(fields, sentence)
     assert why_not(Options(**fields), 5, 7) == sentence
 
 
-def test_dualpipe_says_how_many_microbatches_it_needs():
+def test_two_directions_say_how_many_microbatches_they_need():
     assert why_not(Options(name="dualpipe"), 4, 9) == (
         "dualpipe needs an even number of microbatches (9), at least two for each of the 4 stages; 10 microbatches "
         "would work"
+    )
+    assert why_not(Options(name="chimera"), 4, 1) == (
+        "chimera needs at least one microbatch (1) for each of its two replicas; 2 microbatches would work"
     )
     assert "8 microbatches would work" in why_not(Options(name="dualpipe"), 4, 6)
 

@@ -107,6 +107,8 @@ def _batch_and_schedule(point: Point) -> list[str]:
             f"training.global_batch={batch}: it is not a multiple of data {data} * microbatch {microbatch} = "
             f"{per_step}; training.global_batch={works} would work"
         ]
+    if point.virtual_stages > MOST_LAYERS:
+        return []  # no model has a layer for each, which is said already
     # Imported here: the schedule generators are not needed to read a file.
     from suite.pipeline.generators import why_not
 

@@ -9,6 +9,7 @@ from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
+    MOST_ACTIONS,
     RECOMPUTE,
     WEIGHT_GRADIENT,
     Action,
@@ -18,7 +19,6 @@ from suite.pipeline.program import (
 from suite.pipeline.proof import prove
 from suite.pipeline.torch_csv import parse_torch_csv
 
-MOST_CELLS = 2_000_000  # actions and messages of a file
 _MOST_BYTES = 64 * 2**20
 _FORM = "suite schedule 1"
 _FIELDS = ("form", "name", "stages", "microbatches", "chunks", "placement", "programs")
@@ -75,8 +75,8 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise ScheduleError("is empty; a schedule has actions for every rank")
     cells = text.count(",") + text.count(";") + text.count("\n")
-    if cells > MOST_CELLS:
-        raise ScheduleError(f"has about {cells} cells; at most {MOST_CELLS} can be read")
+    if cells > MOST_ACTIONS:
+        raise ScheduleError(f"has about {cells} cells; at most {MOST_ACTIONS} can be read")
     if text.startswith("rank,kind,stage,"):
         raise ScheduleError("is a table of times (--format csv), which is not read back; --format program-json is")
     return text
@@ -103,10 +103,10 @@ def _parse_json(text: str) -> Schedule:
     if not isinstance(found["name"], str):
         raise ScheduleError(f'"name" is {json.dumps(found["name"])}; it must be text')
     stages, microbatches, chunks = (_count(found, key) for key in ("stages", "microbatches", "chunks"))
-    if stages * chunks * microbatches > MOST_CELLS:
+    if stages * chunks * microbatches > MOST_ACTIONS:
         raise ScheduleError(
             f"has {stages} stages, {chunks} chunks and {microbatches} microbatches; their product may be "
-            f"at most {MOST_CELLS}"
+            f"at most {MOST_ACTIONS}"
         )
     placement = _placement(found["placement"], stages, chunks)
     programs = _programs(found["programs"], placement, stages, microbatches)

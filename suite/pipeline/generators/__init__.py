@@ -19,8 +19,8 @@ from suite.pipeline.generators.rules import (
     Chunks,
     ScheduleOptions,
     chunks_problem,
-    even_stages,
     field_problem,
+    opposite_directions,
     paired_directions,
     two_per_stage,
 )
@@ -89,7 +89,7 @@ GENERATORS: dict[str, Generator] = {
     "v-half": Generator(_CONTROLLABLE, lambda p, m, _: v_half(p, m), chunks="two", splits_backward=True),
     "v-zb": Generator(_CONTROLLABLE, lambda p, m, _: v_zb(p, m), chunks="two", splits_backward=True),
     "chimera": Generator(
-        "Li and Hoefler 2021, arXiv:2107.06925", lambda p, m, _: chimera(p, m), sizes=even_stages, replicas=2
+        "Li and Hoefler 2021, arXiv:2107.06925", lambda p, m, _: chimera(p, m), sizes=opposite_directions, replicas=2
     ),
     "2bp-gpipe": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(gpipe(p, m)), splits_backward=True),
     "2bp-1f1b": Generator(_TWO_STAGE, lambda p, m, _: two_stage_backward(one_f_one_b(p, m)), splits_backward=True),
@@ -170,8 +170,10 @@ def _unlike(stages: int, microbatches: int, options: ScheduleOptions) -> str | N
         return "schedule.file=null: the schedule is read from a file; schedule.file=PATH, of torch's CSV, would work"
     try:
         found = read_schedule(Path(options.file))
+    except FileNotFoundError:
+        return f"schedule.file={options.file}: there is no such file"
     except (ScheduleError, OSError) as error:
-        return f"schedule.file={options.file}: {error}"
+        return f"schedule.file: {error}"
     for field, given, there in (
         ("parallel.pipeline", stages, found.stages),
         ("schedule.chunks", options.chunks, found.chunks),

@@ -22,13 +22,12 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
     half = stages // 2
     programs = []
     for rank in range(stages):
-        place = min(rank, stages - 1 - rank)
-        near = 0 if rank < half else 1  # the replica whose microbatches come in at this half's end
-        hosted = tuple(
-            _Direction((rank, stages - 1 - rank)[replica], range(replica, microbatches, 2), replica)
-            for replica in (near, 1 - near)
-        )
-        programs.append(_program(place, half, microbatches // 2, hosted))
+        replicas = [
+            _Direction(stage, range(replica, microbatches, 2), replica)
+            for replica, stage in enumerate((rank, stages - 1 - rank))
+        ]
+        near, far = replicas if rank < half else reversed(replicas)  # near: it comes in at this half's end
+        programs.append(_program(min(rank, stages - 1 - rank), half, microbatches // 2, (near, far)))
     return Schedule("dualpipe", stages, microbatches, 1, (down, up), tuple(programs))
 
 
@@ -40,8 +39,8 @@ def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     """
     programs = []
     for rank in range(stages):
-        hosted = tuple(_Direction(stage, range(microbatches)) for stage in (rank, 2 * stages - 1 - rank))
-        programs.append(_program(rank, stages, microbatches, hosted))
+        down, up = (_Direction(stage, range(microbatches)) for stage in (rank, 2 * stages - 1 - rank))
+        programs.append(_program(rank, stages, microbatches, (down, up)))
     return Schedule("dualpipe-v", stages, microbatches, 2, (zigzag(stages, 2),), tuple(programs))
 
 

@@ -74,19 +74,22 @@ def chunks_problem(options: ScheduleOptions, rule: Chunks) -> str | None:
     return None
 
 
-def even_stages(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
-    """Two replicas in opposite directions need an even number of stages."""
-    if stages % 2 == 0:
-        return None
-    return f"{_odd(stages, options)}; parallel.pipeline={_even(stages)} would work"
+def opposite_directions(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
+    """Two replicas in opposite directions: an even number of stages, and a microbatch for each."""
+    if stages % 2:
+        return _odd(stages, max(2, microbatches), options)
+    if microbatches < 2:
+        return (
+            f"{options.name} needs at least one microbatch ({microbatches}) for each of its two replicas; 2 "
+            "microbatches would work"
+        )
+    return None
 
 
 def paired_directions(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
     """DualPipe: an even number of stages, and of microbatches at least two per stage."""
     if stages % 2:
-        fewer = _even(stages)
-        enough = _enough(fewer, microbatches)
-        return f"{_odd(stages, options)}; parallel.pipeline={fewer} with {enough} microbatches would work"
+        return _odd(stages, _enough(_even(stages), microbatches), options)
     enough = _enough(stages, microbatches)
     if microbatches == enough:
         return None
@@ -106,10 +109,10 @@ def two_per_stage(stages: int, microbatches: int, options: ScheduleOptions) -> s
     )
 
 
-def _odd(stages: int, options: ScheduleOptions) -> str:
+def _odd(stages: int, enough: int, options: ScheduleOptions) -> str:
     return (
         f"parallel.pipeline={stages}: {options.name} runs two replicas in opposite directions, which takes an even "
-        "number of stages"
+        f"number of stages; parallel.pipeline={_even(stages)} with {enough} microbatches would work"
     )
 
 

@@ -2,6 +2,7 @@
 (Rae et al. 2024, arXiv:2405.18047)."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from suite.pipeline.program import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, Schedule
@@ -27,7 +28,7 @@ def two_stage_backward(base: Schedule) -> Schedule:
     return replace(split, programs=tuple(_filled(spans) for spans in times.ranks))
 
 
-def _filled(spans: list[Span]) -> tuple[Action, ...]:
+def _filled(spans: Sequence[Span]) -> tuple[Action, ...]:
     """A rank's program with the oldest pending W in every idle slot."""
     program: list[Action] = []
     pending: deque[Action] = deque()
