@@ -363,6 +363,8 @@ def schedule(
     microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches m.")] = None,
     chunks: Annotated[int | None, typer.Option(min=1, help="Model chunks per rank v.")] = None,
     group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved).")] = None,
+    cap: Annotated[int | None, typer.Option(min=1, help="Most microbatches in flight (list, readiness).")] = None,
+    base: Annotated[str | None, typer.Option(help="The schedule that readiness takes as its hint.")] = None,
     file: Annotated[
         Path | None, typer.Option(help="Read the schedule `file` there: torch's CSV or program-json.")
     ] = None,
@@ -372,11 +374,15 @@ def schedule(
     cost: Annotated[
         str | None, typer.Option(help="Time of F,B,W of one microbatch on one rank.", show_default="1,1,1")
     ] = None,
+    latency: Annotated[float, typer.Option(min=0, help="Time from a message's end of transfer to its arrival.")] = 0.0,
+    transfer: Annotated[float, typer.Option(min=0, help="Time that a message takes its link.")] = 0.0,
+    overlap: Annotated[bool, typer.Option(help="Whether ranks compute while messages travel.")] = True,
     format_: Annotated[Format | None, typer.Option("--format", help="What to print.", show_default="text")] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write there instead of to standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove schedules, print their bubbles and peaks of live activations, and draw or export them."""
+    from suite.pipeline.summary import read_network
     from suite.schedules import Asked, Drawing
 
     if as_json and (out_file or format_):
@@ -384,7 +390,8 @@ def schedule(
     if trace and cost:
         refuse("--trace takes the times of the record; leave --cost out")
     try:
-        drawing = Drawing.of(names or [], Asked(stages, microbatches, chunks, group, file), trace, cost or "1,1,1")
+        asked = Asked(stages, microbatches, chunks, group, cap, base, file)
+        drawing = Drawing.of(names or [], asked, trace, cost or "1,1,1", read_network(latency, transfer, overlap))
         if as_json:
             _print_json(drawing.as_json())
             return

@@ -20,6 +20,7 @@ from suite.launch.doctor import Finding
 from suite.launch.job import Job
 from suite.launch.plan import Row
 from suite.launch.status import PointState
+from suite.records.remarks import remark
 from suite.records.schema import Record
 
 _WIDTH = None if sys.stdout.isatty() else 240  # a file or a pipe has no width of its own
@@ -128,6 +129,8 @@ class SweepProgress:
         if record.status == "ok" and record.iterations:
             seconds = median(record.iterations.seconds[record.iterations.warmup :])
             rate = f"{_tokens(job) / seconds:,.0f} tokens/s"
+            if odd := remark(record):
+                rate += f", [yellow]{odd}[/]"
         spent = time.monotonic() - self.started
         out.print(
             f"{place} {label(job.point)} {styled(record.status)} {spent:.1f} s, {rate}", markup=True, soft_wrap=True

@@ -15,7 +15,7 @@ from suite.experiment.errors import did_you_mean
 from suite.experiment.point import Schedule as Options
 from suite.pipeline.drawing import Panel
 from suite.pipeline.exchange import read_schedule
-from suite.pipeline.generators import generate
+from suite.pipeline.generators import GENERATORS, generate
 from suite.pipeline.names import SCHEDULE_NAMES, default_chunks
 from suite.pipeline.program import Action, Schedule
 from suite.pipeline.summary import (
@@ -30,10 +30,11 @@ from suite.pipeline.summary import (
     times_json,
     title,
 )
-from suite.pipeline.timeline import Span, Timeline
+from suite.pipeline.timeline import Costs, Network, Span, Timeline
 from suite.records.schema import Trace
 
 FILE = "file"  # the name of the schedule that lies in a file
+EQUAL = Costs()
 PIPE_WIDTH = 200  # columns of a drawing in text that goes neither to a terminal nor to a file
 
 
@@ -45,6 +46,8 @@ class Asked:
     microbatches: int | None = None
     chunks: int | None = None
     group: int | None = None
+    cap: int | None = None
+    base: str | None = None
     file: Path | None = None
 
 
@@ -58,10 +61,12 @@ class Measured:
     times: Timeline
 
 
-def schedules(names: Sequence[str], asked: Asked, measured: Measured | None = None) -> list[Schedule]:
+def schedules(
+    names: Sequence[str], asked: Asked, measured: Measured | None = None, costs: Costs = EQUAL
+) -> list[Schedule]:
     """Every schedule by its name; sizes that are not given are those of the file or of the record.
 
-    Of several schedules only those that have chunks or groups take `chunks` and `group`.
+    Of several schedules only those that have chunks, groups, a cap or a base take the options for them.
 
     Raises:
         ValueError: an unknown name, sizes that do not suit, or a file that cannot be used; one sentence.
@@ -75,7 +80,8 @@ def schedules(names: Sequence[str], asked: Asked, measured: Measured | None = No
     found = _from_file(asked) if FILE in names else None
     if found:
         asked = replace(asked, stages=found.stages, microbatches=found.microbatches)
-    return [found if found and name == FILE else _generated(name, asked, measured, len(names) > 1) for name in names]
+    several = len(names) > 1
+    return [found if found and name == FILE else _generated(name, asked, measured, several, costs) for name in names]
 
 
 def _from_file(asked: Asked) -> Schedule:
@@ -89,7 +95,7 @@ def _from_file(asked: Asked) -> Schedule:
     return found
 
 
-def _generated(name: str, asked: Asked, measured: Measured | None, several: bool) -> Schedule:
+def _generated(name: str, asked: Asked, measured: Measured | None, several: bool, costs: Costs) -> Schedule:
     if name not in SCHEDULE_NAMES:
         raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
     stages, microbatches = asked.stages, asked.microbatches
@@ -102,8 +108,13 @@ def _generated(name: str, asked: Asked, measured: Measured | None, several: bool
         raise ValueError(f"{missing} is missing; suite schedule {name} --stages 4 --microbatches 8 would work")
     if asked.chunks is not None and (not several or default_chunks(name) > 1):
         options = {**options, "chunks": asked.chunks}
-    if asked.group is not None and (not several or name.startswith("interleaved")):
-        options = {**options, "group": asked.group}
+    fields = GENERATORS[name].fields
+    for field in ("group", "cap", "base"):
+        value = getattr(asked, field)
+        if value is not None and (not several or field in fields):
+            options = {**options, field: value}
+    if "costs" in fields:  # what the schedule is made for is what it is timed with
+        options = {"costs": (costs.forward, costs.input_gradient, costs.weight_gradient), **options}
     chosen = Options.model_validate(options)
     return generate(chosen, stages, microbatches)
 
@@ -137,7 +148,7 @@ def read_measured(path: Path) -> Measured:
     for span in sorted(spans, key=lambda span: (span.rank, span.start)):
         if not (math.isfinite(span.end) and 0 <= span.start <= span.end):
             raise ValueError(f"--trace {path}: the trace has an action from {span.start} to {span.end} s")
-        action = Action(span.kind, span.stage, span.microbatch)
+        action = Action(span.kind, span.stage, span.microbatch, replica=span.replica)
         rows.setdefault(span.rank, []).append(Span(span.rank, action, span.start, span.end))
     if not rows or sorted(rows) != list(range(len(rows))):
         raise ValueError(
@@ -179,7 +190,9 @@ class Drawing:
     measured: Measured | None
 
     @classmethod
-    def of(cls, names: Sequence[str], asked: Asked, trace: Path | None, cost: str) -> Self:
+    def of(
+        cls, names: Sequence[str], asked: Asked, trace: Path | None, cost: str, network: Network | None = None
+    ) -> Self:
         """Build, prove and time what is asked for; with a trace, at the mean times that the record measured.
 
         Without a name it is the schedule in the file, or the one that the record ran.
@@ -195,11 +208,12 @@ class Drawing:
             raise ValueError(f"--trace {trace}: a record ran one schedule, but {len(names)} are named; name that one")
         costs = read_costs(cost)
         shown = []
-        for schedule in schedules(names, asked, measured):
+        for schedule in schedules(names, asked, measured, costs):
             if measured:
-                same_program(measured, schedule)
+                if schedule.cap is None:
+                    same_program(measured, schedule)
                 costs = mean_costs(measured.times, schedule.chunks)
-            shown.append(predict(schedule, costs))
+            shown.append(predict(schedule, costs, network))
         return cls(shown, measured)
 
     @property

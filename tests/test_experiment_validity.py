@@ -141,6 +141,31 @@ def test_a_rule_is_said_with_the_value_and_what_would_work(sections, sentence):
     assert violations(_point(**sections), LOCAL) == [sentence]
 
 
+@pytest.mark.parametrize("field", ["path", "validation"])
+def test_a_text_that_is_missing_or_empty_is_said_by_the_field_that_names_it(tmp_path, monkeypatch, field):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good").write_text("a text of more than thirty-two bytes")
+    (tmp_path / "empty").touch()
+    data = {"source": "text", "path": "good", "validation": "good"}
+    assert violations(_point(data=data), LOCAL) == []
+    (missing,) = violations(_point(data={**data, field: "missing"}), LOCAL)
+    assert missing.startswith(f"data.{field}=missing: neither a file nor")
+    (empty,) = violations(_point(data={**data, field: "empty"}), LOCAL)
+    assert empty.startswith(f"data.{field}: the text has 0 bytes, model.seq_length=32 needs more than that; ")
+    assert empty.endswith("; a longer text would work")
+
+
+def test_held_out_megatron_data_are_checked_too():
+    found = violations(_point(data={"source": "megatron", "path": "corpus", "validation": "held"}), LOCAL)
+    assert [sentence.split(":")[0] for sentence in found] == ["data.path=corpus", "data.validation=held"]
+
+
+def test_a_text_of_one_byte_has_no_sequence_length_that_would_work(tmp_path):
+    (tmp_path / "one").write_text("x")
+    (sentence,) = violations(_point(data={"source": "text", "path": str(tmp_path / "one")}), LOCAL)
+    assert sentence.endswith("a longer text would work")
+
+
 @pytest.mark.parametrize("layers", [8, 9, 11, 15])
 def test_layers_that_do_not_divide_are_fine(layers):
     assert violations(_point(model={"layers": layers}, parallel={"pipeline": 8}), LOCAL) == []

@@ -8,11 +8,14 @@ import shutil
 import statistics
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from report_records import LAYOUTS, PEAK, record_of, written
 
+from suite.console import SweepProgress
+from suite.experiment.point import Point
 from suite.records.store import read_stores
 from suite.report import style
 from suite.report.explain import explain
@@ -294,6 +297,19 @@ def test_noise_and_unequal_peaks_are_noted(tmp_path):
     assert [note.startswith(f"{loud.point_id}: the machine was not quiet: ") for note in notes] == [True, False]
     assert "from 0.05000 to 0.06000 TFLOP/s per rank" in notes[1]
     assert footnotes(summarise(written(tmp_path / "quiet", record_of(), record_of((1, 1, 2))))) == []
+
+
+def test_a_loss_that_is_not_finite_and_skipped_steps_are_noted_and_said_in_the_launchs_line(tmp_path, capsys):
+    lost = record_of((1, 1, 2))
+    lost.iterations.loss[5:] = [math.nan, math.inf]
+    lost = lost.model_copy(update={"ranks": [r.model_copy(update={"skipped_steps": 3}) for r in lost.ranks]})
+    said = "the loss is not finite in 2 of 7 iterations; 3 optimizer steps were skipped, gradients not being finite"
+    records = written(tmp_path, lost, record_of())
+    assert footnotes(summarise(records)) == [f"{lost.point_id}: {said}"]
+    for record in records:
+        point = Point.model_validate(record.point)
+        SweepProgress(1).end(SimpleNamespace(point=point), record)
+        assert capsys.readouterr().out.rstrip().endswith(said) == (record.point_id == lost.point_id)
 
 
 def test_nothing_to_report_is_a_page_that_says_so(tmp_path):

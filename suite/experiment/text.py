@@ -32,9 +32,13 @@ def text_problem(path: str | None, seq_length: int) -> str | None:
         size = find_text(path).stat().st_size
     except ValueError as error:
         return str(error)
-    if size <= seq_length:
-        return (
-            f"data.path: the text has {size} bytes, model.seq_length={seq_length} needs more than that; "
-            f"model.seq_length={max(1, size - 1)} would work"
-        )
-    return None
+    return too_short(size, "bytes", seq_length)
+
+
+def too_short(count: int, unit: str, seq_length: int) -> str | None:
+    """Why a text of so many bytes or tokens is too short for this sequence length; None where it is not."""
+    if count > seq_length:
+        return None
+    works = f"model.seq_length={count - 1}" if count > 1 else "a longer text"
+    needs = f"model.seq_length={seq_length} needs more than that"
+    return f"data.path: the text has {count} {unit}, {needs}; {works} would work"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.experiment.text import find_text
+from suite.experiment.text import find_text, too_short
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -76,17 +76,6 @@ def tokenizer_problem(path: str | None, tokenizer_path: str, seq_length: int, vo
         # A long text is not tokenised as a whole only to see that it is long.
         if len(tokenized(path, tokenizer, start=_SAMPLE * (seq_length + 2))) > seq_length:
             return None
-        return too_few_tokens(len(tokenized(path, tokenizer)), seq_length)
+        return too_short(len(tokenized(path, tokenizer)), "tokens", seq_length)
     except ValueError as error:
         return str(error)
-
-
-def too_few_tokens(count: int, seq_length: int) -> str | None:
-    """Why a text of `count` tokens is too short for this sequence length; None where it is not."""
-    if count > seq_length:
-        return None
-    works = f"model.seq_length={count - 1}" if count > 1 else "a longer text"
-    return (
-        f"data.path: the text has {count} tokens, model.seq_length={seq_length} needs more than that; "
-        f"{works} would work"
-    )

@@ -1,5 +1,6 @@
 """The rules that every point must meet. A violation is a sentence: field, value, rule and what would work."""
 
+import re
 from pathlib import Path
 
 from suite.experiment.checkpoint_folder import other_model, whole_checkpoints
@@ -7,7 +8,7 @@ from suite.experiment.cluster import Cluster
 from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
-from suite.experiment.point import MOST_LAYERS, Checkpoint, Model, Point
+from suite.experiment.point import MOST_LAYERS, Checkpoint, Data, Model, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
@@ -149,29 +150,36 @@ def _checkpoint(checkpoint: Checkpoint, model: Model) -> list[str]:
 
 def _data(point: Point) -> list[str]:
     found = []
-    data, vocabulary, seq_length = point.data, point.model.vocab_size, point.model.seq_length
-    problem = None
+    data, vocabulary = point.data, point.model.vocab_size
     if data.tokenizer is not None and data.source != "text":
         found.append(
             f"data.tokenizer={data.tokenizer}: data.source={data.source} is not text; data.tokenizer=null would work"
         )
-    elif data.tokenizer is not None:
-        problem = tokenizer_problem(data.path, data.tokenizer, seq_length, vocabulary)
-    elif data.source == "text":
-        if vocabulary < BYTE_VALUES:
-            found.append(
-                f"model.vocab_size={vocabulary}: data.source=text reads bytes, which have {BYTE_VALUES} values; "
-                f"model.vocab_size={BYTE_VALUES} would work"
-            )
-        problem = text_problem(data.path, seq_length)
-    if data.source == "megatron":
-        problem = megatron_problem(data.path, seq_length, point.training.seed)
+    if data.tokenizer is None and data.source == "text" and vocabulary < BYTE_VALUES:
+        found.append(
+            f"model.vocab_size={vocabulary}: data.source=text reads bytes, which have {BYTE_VALUES} values; "
+            f"model.vocab_size={BYTE_VALUES} would work"
+        )
     if point.measure.evaluation and data.source != "synthetic" and data.validation is None:
         found.append(
             f"measure.evaluation={point.measure.evaluation}: there are no held-out tokens; data.validation=PATH would "
             "work, or measure.evaluation=0"
         )
-    return found if problem is None else [*found, problem]
+    problems = [_tokens(point, data)]
+    if data.validation is not None:
+        held_out = _tokens(point, data.model_copy(update={"path": data.validation}))
+        problems.append(held_out and re.sub(r"^data\.path", "data.validation", held_out))
+    return [*found, *dict.fromkeys(filter(None, problems))]
+
+
+def _tokens(point: Point, data: Data) -> str | None:
+    """What is wrong with the files behind `data.path`."""
+    seq_length = point.model.seq_length
+    if data.source == "megatron":
+        return megatron_problem(data.path, seq_length, point.training.seed)
+    if data.source == "text" and data.tokenizer is not None:
+        return tokenizer_problem(data.path, data.tokenizer, seq_length, point.model.vocab_size)
+    return text_problem(data.path, seq_length) if data.source == "text" else None
 
 
 def nearest_divisor(number: int, wanted: int) -> int:

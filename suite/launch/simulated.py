@@ -13,8 +13,8 @@ from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment, revision
 from suite.pipeline.generators import generate
 from suite.pipeline.program import ScheduleError
-from suite.pipeline.proof import prove
-from suite.pipeline.timeline import Timeline, timeline
+from suite.pipeline.summary import predict
+from suite.pipeline.timeline import Timeline
 from suite.records.schema import Record
 from suite.records.store import Store
 
@@ -54,10 +54,9 @@ def simulate(job: Job) -> Record:
     started, point = now(), job.point
     try:
         schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
-        prove(schedule)
+        times = predict(schedule, costs(point.pace), network(point)).times
     except ScheduleError as error:
         return job.record("failed", str(error), started, environment=host_environment())
-    times = timeline(schedule, costs(point.pace), network(point))
     environment = {**host_environment(), "peak_reason": NO_PEAK, "cluster": point.cluster}
     fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
     return job.record("ok", None, started, environment=environment, **fields)

@@ -9,7 +9,8 @@ from suite.pipeline.drawing import Panel, as_csv, as_perfetto, as_svg, as_text
 from suite.pipeline.exchange import as_program_json
 from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Schedule
 from suite.pipeline.proof import Proof, prove
-from suite.pipeline.timeline import Costs, Timeline, timeline
+from suite.pipeline.readiness import settled
+from suite.pipeline.timeline import Costs, Link, Network, Timeline, critical_path, timeline
 from suite.pipeline.torch_csv import as_torch_csv, as_torch_csv_comms
 
 _LEAST_COST, _MOST_COST, _MOST_RATIO = 1e-6, 1e6, 1e4
@@ -35,13 +36,16 @@ class Predicted:
         return self.proof.lowered.schedule
 
 
-def predict(schedule: Schedule, costs: Costs) -> Predicted:
-    """Prove the schedule and time it.
+def predict(schedule: Schedule, costs: Costs, network: Network | None = None) -> Predicted:
+    """Prove the schedule and time it; a readiness-driven one in the order that it takes at these costs.
 
     Raises:
         ScheduleError: the schedule must not run.
     """
-    return Predicted(prove(schedule), timeline(schedule, costs))
+    if schedule.cap is not None:
+        prove(schedule)
+        schedule = settled(schedule, costs, network)
+    return Predicted(prove(schedule), timeline(schedule, costs, network))
 
 
 def read_costs(text: str) -> Costs:
@@ -65,6 +69,20 @@ def read_costs(text: str) -> Costs:
             f"--cost {text}: the largest cost may be {_MOST_RATIO:g} times the smallest; --cost 1,1,1 would work"
         )
     return Costs(forward, input_gradient, weight_gradient)
+
+
+def read_network(latency: float, transfer: float, overlap: bool) -> Network | None:
+    """What messages cost, in the costs' unit of time; None where they cost nothing.
+
+    Raises:
+        ValueError: a time that is no number of a sensible size.
+    """
+    for name, value in (("latency", latency), ("transfer", transfer)):
+        if not 0 <= value <= _MOST_COST:
+            raise ValueError(f"--{name} {value}: it must be a number from 0 to {_MOST_COST:g}; --{name} 0.1 would work")
+    if not latency and not transfer:
+        return None
+    return Network(1.0, Link(latency, 1 / transfer if transfer else float("inf")), overlap=overlap)
 
 
 def mean_costs(measured: Timeline, chunks: int) -> Costs:
@@ -117,6 +135,10 @@ def summary_text(predicted: Predicted) -> str:
     ]
     if schedule.chunks > 1:
         lines.append("in microbatches of a rank's share: " + ", ".join(f"{p:.4g}" for p in proof.peak_activations))
+    if any(proof.peak_deferred):
+        lines.append("weight gradients deferred at most, by rank: " + ", ".join(map(str, proof.peak_deferred)))
+    if schedule.replicas > 1:
+        lines.append(f"{schedule.replicas} replicas of the weights; their gradients are summed over the pipeline")
     return "\n".join(lines)
 
 
@@ -131,6 +153,9 @@ def summary_json(predicted: Predicted) -> dict[str, Any]:
         **times_json(predicted.times),
         "peak_activations": list(proof.peak_activations),
         "peak_chunks": list(proof.peak_chunks),
+        "peak_deferred": list(proof.peak_deferred),
+        "replicas": schedule.replicas,
+        "critical_path": [str(span.action) for span in critical_path(schedule, predicted.times)],
     }
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from suite.experiment.point import Point
 from suite.experiment.recorded import point_of, why_not_its_own, why_unreadable
 from suite.records.frame import frame
+from suite.records.remarks import remark
 from suite.records.store import SOURCES, Problem, StoredRecord
 from suite.report.labels import labels
 from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics
@@ -331,6 +332,7 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
         "first_loss": middle("first_loss"),
         "final_loss": middle("final_loss"),
         "note": next((one.metrics.note for one in launches if one.metrics.note), None),
+        "remark": next(filter(None, (remark(one.record) for one in launches)), None),
     }
 
 

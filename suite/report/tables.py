@@ -279,7 +279,7 @@ def text_table(table: pd.DataFrame) -> str:
 
 
 def footnotes(table: pd.DataFrame) -> list[str]:
-    """Why points lack numbers, one line for each reason with the points it holds for."""
+    """Why points lack numbers and what is odd about them, one line for each with the points it holds for."""
     notes: dict[str, list[str]] = {}
     for row in rows(table):
         if row["status"] != "ok":
@@ -290,6 +290,8 @@ def footnotes(table: pd.DataFrame) -> list[str]:
         elif not absent(row["note"]):
             notes.setdefault(row["note"], []).append(row["point_id"])
     for row in rows(table):
+        if row["status"] == "ok" and not absent(row["remark"]):
+            notes.setdefault(row["remark"], []).append(row["point_id"])
         if any(not absent(row[key]) and row[key] > NOISY for key in ("spread_percent", "launch_spread_percent")):
             notes.setdefault(NOT_QUIET, []).append(row["point_id"])
     return [*(f"{', '.join(points)}: {note}" for note, points in notes.items()), *_peaks_apart(table)]

@@ -13,8 +13,8 @@ import torch
 
 from suite.experiment.data_digest import text_digest
 from suite.experiment.point import Point
-from suite.experiment.text import find_text
-from suite.experiment.tokenizer import load_tokenizer, tokenized, too_few_tokens
+from suite.experiment.text import find_text, too_short
+from suite.experiment.tokenizer import load_tokenizer, tokenized
 from suite.model.dropout import Dropout
 from suite.model.gpt import Microbatch
 from suite.training.megatron_data import MegatronTokens
@@ -81,7 +81,7 @@ class TextBytes(TextTokens):
 
 def _tokenized_text(point: Point, tokenizer: str) -> TextTokens:
     tokens = tokenized(point.data.path, load_tokenizer(tokenizer))
-    problem = too_few_tokens(len(tokens), point.model.seq_length)
+    problem = too_short(len(tokens), "tokens", point.model.seq_length)
     if problem is not None:
         raise ValueError(problem)
     digest = text_digest(find_text(point.data.path).read_bytes() + Path(tokenizer).read_bytes())
