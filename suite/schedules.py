@@ -1,7 +1,7 @@
 """What `suite schedule` is asked for: schedules by name or from a file, and the measured timeline of a record."""
 
+import gc
 import json
-import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -146,7 +146,7 @@ def read_measured(path: Path) -> Measured:
         raise ValueError(f"--trace {path}: trace.{where}: {problem['msg']}") from None
     rows: dict[int, list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.rank, span.start)):
-        if not (math.isfinite(span.end) and 0 <= span.start <= span.end):
+        if not 0 <= span.start <= span.end:
             raise ValueError(f"--trace {path}: the trace has an action from {span.start} to {span.end} s")
         action = Action(span.kind, span.stage, span.microbatch, replica=span.replica)
         rows.setdefault(span.rank, []).append(Span(span.rank, action, span.start, span.end))
@@ -208,6 +208,7 @@ class Drawing:
             raise ValueError(f"--trace {trace}: a record ran one schedule, but {len(names)} are named; name that one")
         costs = read_costs(cost)
         shown = []
+        gc.disable()  # it would walk all actions again and again, and this process ends with the drawing
         for schedule in schedules(names, asked, measured, costs):
             if measured:
                 if schedule.cap is None:

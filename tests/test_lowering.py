@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from suite.pipeline.generators.gpipe import gpipe
 from suite.pipeline.generators.interleaved import allowed_groups, interleaved
 from suite.pipeline.generators.one_f_one_b import one_f_one_b
-from suite.pipeline.lowering import KINDS, RECEIVE, RECEIVE_AHEAD, RUN, SEND, SETTLE, Op, lower
+from suite.pipeline.lowering import KIND_BITS, RECEIVE, RECEIVE_AHEAD, RUN, SEND, SETTLE, Op, lower
 from suite.pipeline.program import Action, ScheduleError
 from suite.pipeline.proof import prove_messages
 from suite.pipeline.timeline import Costs, timeline
@@ -210,7 +210,7 @@ def changed(lowered, *programs):
 
     def code(op):
         number = op.message.number if op.kind != "run" else graph.actions.index(op.action)
-        return KINDS * number + kinds[op.kind]
+        return number << KIND_BITS | kinds[op.kind]
 
     return replace(lowered, codes=tuple(tuple(map(code, program)) for program in programs))
 

@@ -57,12 +57,11 @@ class _Look:
         hosted: dict[tuple[int, int, int], set[int]] = defaultdict(set)
         for number, panel in enumerate(panels):
             for row in panel.timeline.ranks:
-                for rank, action, _, _ in row:
-                    self.kinds[action.kind] = None
-                    hosted[number, rank, action.replica].add(action.stage)
-                    self.last_microbatch = max(self.last_microbatch, action.microbatch)
-                    self.last_slice = max(self.last_slice, action.slice)
-                    self.last_replica = max(self.last_replica, action.replica)
+                for rank, kind, stage, part, replica in {(s[0], *s[1][:2], *s[1][3:]) for s in row}:
+                    self.kinds[kind] = None
+                    hosted[number, rank, replica].add(stage)
+                    self.last_slice, self.last_replica = max(self.last_slice, part), max(self.last_replica, replica)
+                self.last_microbatch = max(self.last_microbatch, *(span[1][2] for span in row))
         for (number, rank, replica), stages in hosted.items():
             for index, stage in enumerate(sorted(stages)):
                 self.chunks[number, rank, replica, stage] = index

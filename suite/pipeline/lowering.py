@@ -20,9 +20,10 @@ from suite.pipeline.program import BACKWARD, FORWARD, RELEASING_KINDS, Action, S
 
 RECEIVE_AHEAD = 2  # receives posted to one peer beyond what the timeline says has been sent
 
-# Instructions are numbers, of which there may be millions: KINDS * (number of the action or message) + the kind.
+# Instructions are numbers, of which there may be millions: the kind in the low bits, above it the number of the action
+# (RUN, REDUCE) or message (RECEIVE, SEND, SETTLE).
 RUN, RECEIVE, SEND, SETTLE, REDUCE = range(5)
-KINDS = 5
+KIND_BITS, KIND_MASK = 3, 7
 
 
 class Message(NamedTuple):
@@ -72,6 +73,8 @@ class Messages:
                     self.consumers.append(number)
         self.sources = [ranks[producer] for producer in self.producers]
         self.destinations = [ranks[consumer] for consumer in self.consumers]
+        # Both ends' ranks added up: less one's own it is the peer.
+        self.ends = [source + end for source, end in zip(self.sources, self.destinations, strict=True)]
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -97,7 +100,7 @@ class Lowered:
 
     def op(self, code: int) -> Op:
         """An instruction from its number."""
-        number, kind = divmod(code, KINDS)
+        number, kind = code >> KIND_BITS, code & KIND_MASK
         if kind == RUN:
             incoming = self.messages.incoming[number]
             message = None if incoming == MISSING else self.messages[incoming]
@@ -204,36 +207,40 @@ class _Lowering:
 
     def codes(self, reductions: dict[int, list[int]]) -> tuple[int, ...]:
         """The instructions; `reductions` follow an action."""
-        graph, result, sources = self.messages.graph, self.result, self.messages.sources
-        incoming, outgoing = self.messages.incoming, self.messages.outgoing
+        graph, append, sources = self.messages.graph, self.result.append, self.messages.sources
+        incoming, outgoing, producers = self.messages.incoming, self.messages.outgoing, self.messages.producers
+        unread, unsettled, starts = self.unread, self.unsettled, self.starts
+        streams = list(self.ahead.items())
         for number in range(graph.first[self.rank], graph.first[self.rank + 1]):
-            for peer, stream in self.ahead.items():
+            for peer, stream in streams:
                 if stream and sources[stream[0]] == peer:
-                    self._post(peer, stream, self.starts[number])
-            result.append(KINDS * number + RUN)
+                    self._post(peer, stream, starts[number])
+            append(number << KIND_BITS | RUN)
             message = incoming[number]
             if message >= 0:
                 peer = sources[message]
-                self.unread[peer] -= 1
-                self._settle(self.unsettled[peer], self.messages.producers[message])
+                unread[peer] -= 1
+                if unsettled[peer]:
+                    self._settle(unsettled[peer], producers[message])
             message = outgoing[number]
             if message >= 0:
                 self._send(message)
             if number in reductions:
-                result += [KINDS * last + REDUCE for last in reductions[number]]
-        for pending in self.unsettled.values():
-            result += [KINDS * message + SETTLE for message in pending]
-        return tuple(result)
+                self.result += [last << KIND_BITS | REDUCE for last in reductions[number]]
+        for pending in unsettled.values():
+            self.result += [message << KIND_BITS | SETTLE for message in pending]
+        return tuple(self.result)
 
     def _post(self, peer: int, stream: deque[int], now: float) -> None:
         """Post the receives from `peer` that are due by now, and a few ahead."""
-        while stream and self.messages.sources[stream[0]] == peer:
+        sources = self.messages.sources
+        while stream and sources[stream[0]] == peer:
             if self.unread[peer] >= RECEIVE_AHEAD and self.produced[stream[0]] > now:
                 return
             self._receive(peer, stream)
 
     def _receive(self, peer: int, stream: deque[int]) -> None:
-        self.result.append(KINDS * stream.popleft() + RECEIVE)
+        self.result.append(stream.popleft() << KIND_BITS | RECEIVE)
         self.unread[peer] += 1
 
     def _send(self, message: int) -> None:
@@ -241,11 +248,11 @@ class _Lowering:
         stream = self.ahead[peer]
         while stream[0] != message:  # receives that come before it in the order of this pair
             self._receive(peer, stream)
-        self.result.append(KINDS * stream.popleft() + SEND)
+        self.result.append(stream.popleft() << KIND_BITS | SEND)
         self.unsettled[peer].append(message)
 
     def _settle(self, pending: deque[int], produced: int) -> None:
         """What the peer consumed before it ran `produced` has arrived for certain."""
         consumers = self.messages.consumers
         while pending and consumers[pending[0]] <= produced:
-            self.result.append(KINDS * pending.popleft() + SETTLE)
+            self.result.append(pending.popleft() << KIND_BITS | SETTLE)

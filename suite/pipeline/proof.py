@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from suite.pipeline.collection import no_collection
 from suite.pipeline.graph import MISSING, Graph
-from suite.pipeline.lowering import KINDS, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
+from suite.pipeline.lowering import KIND_BITS, KIND_MASK, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
 from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
@@ -64,18 +64,18 @@ def _complete(graph: Graph, forward_only: bool) -> None:
         graph.numbers[kind] for kind in (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
     )
     stages = schedule.virtual_stages
+    allowed = ((False, False, False),) if forward_only else ((True, False, False), (False, True, True))
     used = set()
     for i in range(schedule.microbatches):
         replica = _replica_of(graph, i)
         used.add(replica)
-        for stage in range(stages):
-            slot = graph.slot(Action(FORWARD, stage, i, 0, replica))
+        first = graph.slot(Action(FORWARD, 0, i, 0, replica))
+        for stage, slot in enumerate(range(first, first + stages)):
             if forward[slot] == MISSING:
                 raise ScheduleError(
                     f"{Action(FORWARD, stage, i, 0, replica)} appears 0 times; every action runs exactly once"
                 )
             found = (whole[slot] != MISSING, inputs[slot] != MISSING, weights[slot] != MISSING)
-            allowed = ((False, False, False),) if forward_only else ((True, False, False), (False, True, True))
             if found not in allowed:
                 wanted = "left out" if forward_only else "either one BW or one B and one W"
                 numbers = "{:d} BW, {:d} B and {:d} W".format(*found)
@@ -129,7 +129,7 @@ def prove_messages(lowered: Lowered) -> None:
     _reductions_agree(lowered)
     places = _places(lowered)
     messages, size = lowered.messages, len(lowered.codes)
-    sources, destinations, incoming = messages.sources, messages.destinations, messages.incoming
+    incoming, ends = messages.incoming, messages.ends
     issued = [[0] * size for _ in range(size)]  # [rank][peer]: messages of their stream that the rank has got to
     heads = [0] * size
     blockers = [MISSING] * size  # the message that each rank is waiting for, until the other end has got to it
@@ -137,24 +137,29 @@ def prove_messages(lowered: Lowered) -> None:
     while runnable:
         rank = runnable.pop()
         codes, head, mine = lowered.codes[rank], heads[rank], issued[rank]
-        while head < len(codes):
-            message, kind = divmod(codes[head], KINDS)
+        end = len(codes)
+        while head < end:
+            kind, message = codes[head] & KIND_MASK, codes[head] >> KIND_BITS
+            head += 1
             if kind == RUN:
                 message = incoming[message]
-            if kind != REDUCE and message >= 0:
-                peer = destinations[message] if sources[message] == rank else sources[message]
-                if kind != RECEIVE:
-                    place = places[message]
-                    arrived = place >= 0 and issued[peer][rank] > place and (kind == SEND or mine[peer] > place)
-                    if not arrived:
-                        blockers[rank] = message
-                        break
-                if kind in (RECEIVE, SEND):
-                    mine[peer] += 1
-                    if blockers[peer] == message:
-                        blockers[peer] = MISSING
-                        runnable.append(peer)
-            head += 1
+                if message < 0:
+                    continue
+            elif kind == REDUCE:
+                continue
+            peer = ends[message] - rank
+            if kind != RECEIVE:
+                place = places[message]
+                if place < 0 or issued[peer][rank] <= place or (kind != SEND and mine[peer] <= place):
+                    blockers[rank] = message
+                    head -= 1
+                    break
+                if kind != SEND:
+                    continue
+            mine[peer] += 1
+            if blockers[peer] == message:
+                blockers[peer] = MISSING
+                runnable.append(peer)
         heads[rank] = head
     stuck = [rank for rank, head in enumerate(heads) if head < len(lowered.codes[rank])]
     if stuck:
@@ -173,7 +178,9 @@ def _reductions_agree(lowered: Lowered) -> None:
     if schedule.replicas == 1:
         return
     actions = schedule.graph.actions
-    order = [[actions[code // KINDS].stage for code in codes if code % KINDS == REDUCE] for codes in lowered.codes]
+    order = [
+        [actions[code >> KIND_BITS].stage for code in codes if code & KIND_MASK == REDUCE] for codes in lowered.codes
+    ]
     for stage in range(schedule.virtual_stages):
         hosts = sorted({row[stage] for row in schedule.placement})
         for one, other in pairwise(hosts):
@@ -184,23 +191,21 @@ def _reductions_agree(lowered: Lowered) -> None:
 
 def _places(lowered: Lowered) -> list[int]:
     """Every message's place in the one stream of its two ranks, on which both ends must agree; -1 where it has none."""
-    sources, destinations = lowered.messages.sources, lowered.messages.destinations
-    issued: dict[tuple[int, int], list[int]] = {}  # (rank, peer) -> in the order of the rank's program
+    ends, size = lowered.messages.ends, len(lowered.codes)
+    issued: list[list[list[int]]] = []  # [rank][peer], in the order of the rank's program
     for rank, codes in enumerate(lowered.codes):
-        by_peer: dict[int, list[int]] = {}
+        streams: list[list[int]] = [[] for _ in range(size)]
         for code in codes:
-            kind = code % KINDS
+            kind = code & KIND_MASK
             if kind in (RECEIVE, SEND):
-                message = code // KINDS
-                by_peer.setdefault(destinations[message] if sources[message] == rank else sources[message], []).append(
-                    message
-                )
-        issued.update({(rank, peer): stream for peer, stream in by_peer.items()})
+                message = code >> KIND_BITS
+                streams[ends[message] - rank].append(message)
+        issued.append(streams)
     places = [MISSING] * len(lowered.messages)
-    for (rank, peer), stream in issued.items():
-        if stream != issued.get((peer, rank)):
-            low, high = sorted((rank, peer))
-            raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
-        for place, message in enumerate(stream):
-            places[message] = place
+    for low in range(size):
+        for high in range(low + 1, size):
+            if issued[low][high] != issued[high][low]:
+                raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
+            for place, message in enumerate(issued[low][high]):
+                places[message] = place
     return places
