@@ -124,7 +124,7 @@ def _expanded(
     simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
     chosen = scale if scale is not None else simulated_at or default_scale(experiment)
     given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
-    return experiment, chosen, expand(experiment, chosen, given)
+    return experiment, chosen, expand(experiment, chosen, given, on.source)
 
 
 @app.callback(invoke_without_command=True)

@@ -87,7 +87,21 @@ def gradients(at: Point) -> dict[str, Any]:
 
     A parameter that several ranks hold whole must have the same gradient on all of them.
     """
-    results = run_ranks(at.parallel.ranks, gradients_here, at)
+    return _whole(run_ranks(at.parallel.ranks, gradients_here, at))
+
+
+def gradients_of_all(points: list[Point]) -> list[dict[str, Any]]:
+    """`gradients` of several points with the same number of ranks, on the same processes."""
+    results = run_ranks(points[0].parallel.ranks, _gradients_of_all_here, points, timeout=300)
+    return [_whole(list(of_point)) for of_point in zip(*results, strict=True)]
+
+
+def _gradients_of_all_here(points: list[Point]) -> list[dict[str, Any]]:
+    return [gradients_here(at) for at in points]
+
+
+def _whole(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parameters put together from every rank's results."""
     shards: dict[str, dict[int, torch.Tensor]] = {}
     specs = {}
     for result in results:

@@ -20,6 +20,7 @@ class Cluster(BaseModel):
     name: str
     title: str = ""
     max_ranks: Count
+    max_emulated_ranks: Count = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1)] = 1
 

@@ -17,6 +17,7 @@ from suite.experiment.settings import Setting, Settings, lay, read
 from suite.experiment.spec import Derivation, Experiment, Requirement, Scale
 from suite.experiment.sweep import Choice
 from suite.experiment.validity import violations
+from suite.records.schema import Source
 
 MAX_POINTS = 100_000
 
@@ -50,20 +51,22 @@ class Expansion:
         return [planned for planned in self.points if planned.valid]
 
 
-def expand(experiment: Experiment, scale: str, overrides: Iterable[str] = ()) -> Expansion:
+def expand(experiment: Experiment, scale: str, overrides: Iterable[str] = (), source: Source = "measured") -> Expansion:
     """Every point of the experiment at one scale. BadInput for what is wrong with the file or an override.
+
+    `source` says how the points are to be run, which decides how many ranks one may have.
 
     A point that breaks a rule is in the list with its reasons; only one that equals an earlier point is left
     out, and counted.
     """
-    return _Expander(experiment, experiment.scale(scale), list(overrides)).expansion()
+    return _Expander(experiment, experiment.scale(scale), list(overrides), source).expansion()
 
 
 class _Expander:
     """One expansion: what is the same for all of its points."""
 
-    def __init__(self, experiment: Experiment, scale: Scale, texts: list[str]) -> None:
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, scale: Scale, texts: list[str], source: Source) -> None:
+        self.experiment, self.source = experiment, source
         self.scale = scale
         self.clusters: dict[str, Cluster] = {}
         self.problems: list[Problem] = []
@@ -107,7 +110,7 @@ class _Expander:
         if failed is not None:
             return Planned(None, [failed], _hash(settings), label or "unresolved", _nested(settings))
         point = Point.model_validate(_nested(settings))
-        reasons = violations(point, cluster)
+        reasons = violations(point, cluster, self.source)
         reasons += [reason for rule in self.scale.require if (reason := _broken(settings, rule)) is not None]
         return Planned(point, reasons, point.id, label or _summary(point), point.model_dump(mode="json"))
 

@@ -12,15 +12,16 @@ from suite.experiment.point import MOST_LAYERS, Checkpoint, Data, Model, Point
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
+from suite.records.schema import Source
 
 BYTE_VALUES = 256  # token values of a text read as bytes
 
 
-def violations(point: Point, cluster: Cluster) -> list[str]:
-    """Why the point cannot run; empty for a valid point."""
+def violations(point: Point, cluster: Cluster, source: Source = "measured") -> list[str]:
+    """Why the point cannot run; empty for a valid point. `source` is what its records would be."""
     return [
         *_model(point),
-        *_layout(point, cluster),
+        *_layout(point, cluster, source),
         *_batch_and_schedule(point),
         *_inputs(point),
         *not_yet(point),
@@ -46,16 +47,17 @@ def _model(point: Point) -> list[str]:
     return found
 
 
-def _layout(point: Point, cluster: Cluster) -> list[str]:
+def _layout(point: Point, cluster: Cluster, source: Source) -> list[str]:
     found = []
     parallel, layers, stages = point.parallel, point.model.layers, point.virtual_stages
-    if parallel.ranks > cluster.max_ranks:
-        most = cluster.max_ranks
+    most = {"measured": cluster.max_ranks, "emulated": cluster.max_emulated_ranks}.get(source)
+    if most is not None and parallel.ranks > most:
         fits = most // (parallel.tensor * parallel.pipeline)
         works = f"parallel.data={fits}" if fits else f"tensor * pipeline of at most {most}"
         found.append(
             f"parallel.data={parallel.data}: tensor {parallel.tensor} * pipeline {parallel.pipeline} * data "
-            f"{parallel.data} is {parallel.ranks} ranks, more than the {most} of cluster {cluster.name}; "
+            f"{parallel.data} is {parallel.ranks} ranks, more than the {most} of cluster {cluster.name}"
+            f"{' in emulation' if source == 'emulated' else ''}; "
             f"{works} would work"
         )
     if layers < stages:

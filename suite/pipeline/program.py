@@ -100,4 +100,4 @@ class ScheduleError(ValueError):
 def forward_only(schedule: Schedule) -> Schedule:
     """The schedule's forwards in their order, for evaluation."""
     programs = tuple(tuple(action for action in program if action.kind == FORWARD) for program in schedule.programs)
-    return replace(schedule, name=f"{schedule.name}, forward only", programs=programs)
+    return replace(schedule, name=f"{schedule.name}, forward only", programs=programs, cap=None)

@@ -16,6 +16,8 @@ from suite.pipeline.program import (
     Schedule,
     ScheduleError,
 )
+from suite.pipeline.readiness import settled
+from suite.pipeline.timeline import Costs
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ def prove(schedule: Schedule, forward_only: bool = False) -> Proof:
     """
     with no_collection():
         _complete(schedule.graph, forward_only)
+        settled(schedule, Costs())  # a hint with a cap can lock up although its own order cannot
         lowered = lower(schedule)
         prove_messages(lowered)
         chunks = tuple(_peak(program, (FORWARD,), RELEASING_KINDS) for program in schedule.programs)

@@ -2,14 +2,14 @@
 
 The rule is that of `suite.pipeline.ready_engine`: an idle rank starts the action that comes earliest in its hint among
 those that are ready; within one kind of action of one stage the hint's order is kept; a forward of the rank's first
-chunk starts only while fewer than `cap` microbatches hold its activations.
+chunk starts only while fewer than `cap` microbatches of its replica hold its activations.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action, Schedule
+from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action, Schedule, ScheduleError
 from suite.pipeline.timeline import Costs, Network
 
 
@@ -17,11 +17,21 @@ def settled(schedule: Schedule, costs: Costs, network: Network | None = None) ->
     """The schedule with a fixed order: its own, or the one that its ranks take at these costs.
 
     Raises:
-        ScheduleError: an action is outside the schedule, on the wrong rank, or there twice.
+        ScheduleError: an action is outside the schedule, on the wrong rank, or there twice; or the ranks lock up, each
+            full of microbatches that need another.
     """
     if schedule.cap is None:
         return schedule
-    return replace(schedule, programs=_Race(schedule, costs, network or Network()).run(), cap=None)
+    programs = _Race(schedule, costs, network or Network()).run()
+    for rank, (hint, ran) in enumerate(zip(schedule.programs, programs, strict=True)):
+        if len(ran) < len(hint):
+            left = set(hint) - set(ran)
+            raise ScheduleError(
+                f"{schedule.name} locks up with {schedule.cap} microbatches in flight: rank {rank} cannot run "
+                f"{next(action for action in hint if action in left)}; a larger schedule.cap would work, at most the "
+                f"{schedule.microbatches} microbatches"
+            )
+    return replace(schedule, programs=programs, cap=None)
 
 
 class _Race:
@@ -49,7 +59,7 @@ class _Race:
             for stage, replica in schedule.hosted(rank):
                 stages.setdefault(replica, stage)
             self.first.append(stages)
-        self.live = [0] * len(self.streams)
+        self.live: list[Counter[int]] = [Counter() for _ in self.streams]  # by rank and replica
         self.free: dict[tuple[int, int], float] = {}  # when a link can take its next message
 
     def run(self) -> tuple[tuple[Action, ...], ...]:
@@ -98,7 +108,7 @@ class _Race:
         number, key = min(ready)
         self.streams[rank][key].popleft()
         if self._enters(rank, number):
-            self.live[rank] += 1
+            self.live[rank][self.graph.actions[number].replica] += 1
         return number
 
     def _enters(self, rank: int, number: int) -> bool:
@@ -106,12 +116,12 @@ class _Race:
         return action.kind == FORWARD and action.stage == self.first[rank][action.replica]
 
     def _may_enter(self, rank: int, number: int) -> bool:
-        return self.live[rank] < self.cap or not self._enters(rank, number)
+        return not self._enters(rank, number) or self.live[rank][self.graph.actions[number].replica] < self.cap
 
     def _release(self, number: int) -> None:
         rank, action = self.graph.rank[number], self.graph.actions[number]
         if action.kind in RELEASING_KINDS and action.stage == self.first[rank][action.replica]:
-            self.live[rank] -= 1
+            self.live[rank][action.replica] -= 1
 
     def _arrival(self, source: int, destination: int, now: float) -> float:
         latency, transfer = self.network.between(source, destination)

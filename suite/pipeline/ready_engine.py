@@ -2,10 +2,11 @@
 
 What decides is which messages have arrived, so that the order may differ from run to run; `executed` has the one that
 happened. Within one kind of action of one stage the hint's order is kept. At most `cap` microbatches are between the
-forward of the rank's first chunk and the action that frees its activations.
+forward of the rank's first chunk and the action that frees its activations; with several replicas of the weights that
+is so for each, or two ranks could fill up with what needs the other.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 import torch
@@ -64,14 +65,14 @@ class ReadyEngine(Engine):
         for action in self.hint:
             waiting[_stream(action)].append(action)
         done: set[Action] = set()
-        live = 0
+        live: Counter[int] = Counter()  # microbatches of each replica between F and release of the first chunk
         for _ in self.hint:
             action = self._next(waiting, done, live)
             waiting[_stream(action)].popleft()
             self._carry_out(action)
             done.add(action)
             if action.stage == self.first[action.replica]:
-                live += (action.kind == FORWARD) - (action.kind in RELEASING_KINDS)
+                live[action.replica] += (action.kind == FORWARD) - (action.kind in RELEASING_KINDS)
         for key in sorted({(action.stage, action.replica) for action in self.hint}):
             self.worker.reduce(Action(FORWARD, key[0], 0, 0, key[1]))
         self.mail.finish()
@@ -92,7 +93,7 @@ class ReadyEngine(Engine):
         stages, forward = self.schedule.virtual_stages, consumer.kind == FORWARD
         return 2 * (consumer.replica * stages + consumer.stage) + forward
 
-    def _next(self, waiting: dict[Stream, deque[Action]], done: set[Action], live: int) -> Action:
+    def _next(self, waiting: dict[Stream, deque[Action]], done: set[Action], live: Counter[int]) -> Action:
         """The ready action that comes earliest in the hint; waits until there is one."""
         if self.tensor.size > 1 and self.tensor.index > 0:
             return self._agreed(None)
@@ -118,12 +119,12 @@ class ReadyEngine(Engine):
         dist.broadcast(place, self.tensor.ranks[0], group=self.tensor.handle)
         return self.hint[int(place)]
 
-    def _could(self, action: Action, live: int) -> bool:
+    def _could(self, action: Action, live: Counter[int]) -> bool:
         """Whether the cap allows it."""
         first = action.kind == FORWARD and action.stage == self.first[action.replica]
-        return not first or live < self.cap
+        return not first or live[action.replica] < self.cap
 
-    def _ready(self, action: Action, done: set[Action], live: int) -> bool:
+    def _ready(self, action: Action, done: set[Action], live: Counter[int]) -> bool:
         """Whether everything that the action needs is here."""
         if not self._could(action, live):
             return False

@@ -42,9 +42,7 @@ def predict(schedule: Schedule, costs: Costs, network: Network | None = None) ->
     Raises:
         ScheduleError: the schedule must not run.
     """
-    if schedule.cap is not None:
-        prove(schedule)
-        schedule = settled(schedule, costs, network)
+    schedule = settled(schedule, costs, network)
     return Predicted(prove(schedule), timeline(schedule, costs, network))
 
 
