@@ -15,7 +15,7 @@ def kept_bytes(at):
     """What this rank's first stage keeps of one microbatch after its forward pass, and what the formula says."""
     step = training_step(at)
     microbatch = step.batches.microbatch(0, 0)
-    (number, stage), *_ = step.stages.items()
+    ((number, _), stage), *_ = step.stages.items()
     x = None
     if number:
         x = torch.randn(step.transport.shape, dtype=step.transport.dtype).requires_grad_()

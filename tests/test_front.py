@@ -41,7 +41,7 @@ def run(tmp_path, monkeypatch):
 
     def launched(kind: type[LocalJob], count: int = 1, watcher: Any = WATCHER):
         monkeypatch.setattr(sweep, "LocalJob", kind)
-        work = LocalSweep("one", "laptop", tmp_path, lambda name: Cluster(name=name, max_ranks=4))
+        work = LocalSweep("one", "laptop", "measured", tmp_path, lambda name: Cluster(name=name, max_ranks=4))
         list(work.run(Todo([(POINT, count)], [], [], []), watcher))
         records, problems = Store(tmp_path).read("one")
         assert problems == []
