@@ -9,6 +9,7 @@ from suite.launch.samples import collect, rank_samples
 from suite.measure.notes import Notes
 from suite.parallel.topology import Topology
 from suite.pipeline.lowering import Lowered
+from suite.training.message_cost import message_cost
 from suite.training.paced import PacedStep
 from suite.training.step import IterationSamples
 
@@ -22,6 +23,7 @@ def emulate(job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, n
     """
     point = job.point
     step = PacedStep(point, lowered, topology, notes)
+    cost = message_cost(topology.pipeline, step.worker.message)
     samples: list[IterationSamples] = []
     for iteration in range(point.measure.warmup + point.measure.iterations):
         if topology.world.size > 1:
@@ -36,4 +38,5 @@ def emulate(job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, n
         del result["peaks"]
         result["environment"] = {"device": "cpu", "backend": "gloo", "cluster": point.cluster, "peak_reason": NO_PEAK}
         result["oversubscribed"] = False
+        result["preflight"] = None if cost is None else {"send_seconds": cost.send, "arrival_seconds": cost.arrival}
     return result

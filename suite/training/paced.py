@@ -51,8 +51,8 @@ class PacedStep:
         self.topology, self.notes, self.clock = topology, notes, HostClock()
         self.transport = message_transport(point, topology, torch.device("cpu"))
         message = torch.zeros(self.transport.shape, dtype=self.transport.dtype)
-        worker = PacedWorker(lowered.schedule, costs(point.pace), message)
-        self.engine = engine_for(lowered, topology, worker, self.transport, self.clock, notes.note)
+        self.worker = PacedWorker(lowered.schedule, costs(point.pace), message)
+        self.engine = engine_for(lowered, topology, self.worker, self.transport, self.clock, notes.note)
 
     def run(self, iteration: int) -> IterationSamples:
         """One iteration; like a real one it ends when every rank has ended."""
