@@ -88,7 +88,8 @@ def bubble(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
             for row in kept[:MOST_LEGEND]
         ),
         "(forward-backward time − busiest rank's work) / busiest rank's work, median of the kept iterations; "
-        "ideal is (p−1)/(v·m). Measured differs from ideal where stages or actions are unequal (the head sits on "
+        "ideal is (p−1)/(v·m) for gpipe, 1f1b and interleaved, and for other schedules the simulation of their program "
+        "without messages. Measured differs from ideal where stages or actions are unequal (the head sits on "
         "the last stage), by message latency, and on a busy machine."
         + (f" {left_out} of {len(pipelined)} pipelined points support no claim." if left_out else ""),
         figure,
