@@ -2,6 +2,7 @@
 
 import csv
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +11,14 @@ from report_records import record_of, written
 from suite.console import SweepProgress
 from suite.experiment.point import Point
 from suite.report import ideal as ideals
+from suite.report.beside import Box, places
 from suite.report.explain import explain
 from suite.report.ideal import EQUAL, FORMULA, PACED, ideal
 from suite.report.metrics import metrics
 from suite.report.page import write_report
 from suite.report.summary import summarise
 from suite.report.tables import cells, detail_columns, footnotes, rows, text_table
+from suite.report.tradeoff import tradeoff
 
 PACE = {"forward": 0.02, "input_gradient": 0.03, "weight_gradient": 0.01}
 UNTRAINED = {"loss": None, "grad_norm": None}
@@ -135,3 +138,57 @@ def test_where_times_are_given_every_rate_says_so(source, tmp_path, capsys):
     for record in records:
         SweepProgress(1).end(SimpleNamespace(point=Point.model_validate(record.point)), record)
         assert capsys.readouterr().out.rstrip().endswith(f" tokens/s, {source}")
+
+
+KINDS = (("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb-v", 2), ("chimera", 1))
+
+
+def drawn(tmp_path, *records):
+    return tradeoff(summarise(written(tmp_path, *records)))
+
+
+def texts(figure):
+    return [[text.get_text() for text in axes.texts] for axes in figure.axes]
+
+
+def test_bubble_against_memory_has_a_point_per_schedule_and_a_panel_per_size(tmp_path):
+    records = [record_of((1, p, 1), *kind, batch=batch) for kind in KINDS for p, batch in ((4, 8), (2, 16))]
+    records += [given_times(record_of((1, 4, 1), *kind, source="emulated")) for kind in KINDS]
+    (found,) = drawn(tmp_path, *records)
+    assert [axes.get_title(loc="left") for axes in found.figure.axes] == ["p=2, m=16", "p=4, m=8"]
+    for labels in texts(found.figure):
+        assert sorted("\n".join(labels).split("\n")) == sorted(
+            ["1f1b", "chimera", "gpipe", "interleaved v=2", "zb-v v=2"]
+        )
+    markers = [
+        {line.get_marker(): len(line.get_xdata()) for line in axes.get_lines() if line.get_linestyle() == "None"}
+        for axes in found.figure.axes
+    ]
+    assert [{kind: many for kind, many in one.items() if many} for one in markers] == [{"o": 5}, {"o": 5, "s": 5}]
+    across = next(list(line.get_xdata()) for line in found.figure.axes[1].get_lines() if line.get_marker() == "o")
+    assert sorted(across) == [4, 4, 4, 5.5, 8]
+    assert "chimera holds the weights twice" in found.caption
+    assert "left out" not in found.caption
+
+
+def test_bubble_against_memory_says_what_is_left_out(tmp_path):
+    few = [record_of((1, 4, 1), *kind) for kind in KINDS[:2]]
+    assert drawn(tmp_path / "few", *few) == []
+    crowded = record_of((1, 4, 1), *KINDS[2], oversubscribed=True)
+    assert drawn(tmp_path / "crowded", *few, crowded) == []
+    (found,) = drawn(tmp_path / "more", *few, crowded, record_of((1, 4, 1), *KINDS[3]), record_of((1, 2, 1)))
+    assert "1 oversubscribed points make no claim and are left out" in found.caption
+    assert "1 other points are left out" in found.caption
+    assert "interleaved" not in str(texts(found.figure))
+
+
+def test_labels_cover_no_point_and_no_other_label():
+    noise = random.Random(1)
+    groups = [[(noise.uniform(20, 380), noise.uniform(20, 180))] for _ in range(19)]
+    sizes = [(noise.uniform(15, 60), 8.0) for _ in groups]
+    frame = Box(0, 0, 400, 200)
+    boxes = [place.box for place in places(groups, sizes, frame, 5.0)]
+    points = [Box(x - 2.5, y - 2.5, x + 2.5, y + 2.5) for ((x, y),) in groups]
+    for number, box in enumerate(boxes):
+        assert box.within(frame)
+        assert all(box.overlap(other) == 0 for other in [*boxes[:number], *points])
