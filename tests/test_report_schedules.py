@@ -10,14 +10,21 @@ from report_records import record_of, written
 
 from suite.console import SweepProgress
 from suite.experiment.point import Point
+from suite.pipeline.generators import generate
+from suite.pipeline.readiness import settled
+from suite.pipeline.timeline import Costs, timeline
+from suite.records.schema import Trace
 from suite.report import ideal as ideals
+from suite.report import traces
 from suite.report.beside import Box, places
 from suite.report.explain import explain
 from suite.report.ideal import EQUAL, FORMULA, PACED, ideal
 from suite.report.metrics import metrics
 from suite.report.page import write_report
-from suite.report.summary import summarise
+from suite.report.predicted import predicted, traced
+from suite.report.summary import launches_of, rows_of, summarise
 from suite.report.tables import cells, detail_columns, footnotes, rows, text_table
+from suite.report.traces import timelines
 from suite.report.tradeoff import tradeoff
 
 PACE = {"forward": 0.02, "input_gradient": 0.03, "weight_gradient": 0.01}
@@ -192,3 +199,95 @@ def test_labels_cover_no_point_and_no_other_label():
     for number, box in enumerate(boxes):
         assert box.within(frame)
         assert all(box.overlap(other) == 0 for other in [*boxes[:number], *points])
+
+
+def ran(record):
+    """The record with the timeline of its own program at F=1, B=W=1 s as its trace, every start twice as late."""
+    point = Point.model_validate(record.point)
+    schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
+    found = [
+        {
+            "rank": span.rank, "kind": span.action.kind, "stage": span.action.stage,
+            "microbatch": span.action.microbatch, "replica": span.action.replica,
+            "start": 2 * span.start, "end": 2 * span.start + (span.end - span.start),
+        }
+        for row in timeline(settled(schedule, Costs())).ranks
+        for span in row
+    ]
+    return record.model_copy(update={"trace": Trace.model_validate({"iteration": 6, "spans": found})})
+
+
+def shown(tmp_path, *records):
+    return timelines(rows_of(launches_of(written(tmp_path, *records))[0]))
+
+
+def boxes(figure):
+    """Of each collection of boxes: colour, edge's width and how many."""
+    return [
+        (tuple(one.get_facecolor()[0]), one.get_linewidth()[0], len(one.get_paths()))
+        for one in figure.axes[0].collections
+    ]
+
+
+def legend_of(figure):
+    return [text.get_text() for one in figure.legends for text in one.get_texts()]
+
+
+@pytest.mark.parametrize("source", ["measured", "emulated"])
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("zb-v", 2), ("chimera", 1)])
+def test_the_prediction_lies_above_what_ran(schedule, chunks, source, tmp_path):
+    (found,) = shown(tmp_path, ran(record_of((1, 4, 1), schedule, chunks, source=source)))
+    made = timeline(generate(Point.model_validate(record_of((1, 4, 1), schedule, chunks).point).schedule, 4, 8))
+    assert f"It takes {1000 * made.makespan:.4g} ms" in found.caption
+    assert f"the bubbles are {100 * made.bubble_over_ideal:.3g} % and " in found.caption
+    assert "thin: predicted from the mean times" in legend_of(found.figure)
+    assert sum(many for _, _, many in boxes(found.figure)) == 2 * sum(map(len, made.ranks))
+
+
+def test_what_is_simulated_has_no_prediction_beside_it(tmp_path):
+    (found,) = shown(tmp_path, ran(record_of((1, 4, 1), source="simulated")))
+    assert "predicted" not in found.caption + str(legend_of(found.figure))
+
+
+def test_a_trace_of_another_program_is_drawn_without_a_prediction(tmp_path):
+    (found,) = shown(tmp_path, record_of((1, 4, 1)))
+    assert "Nothing is predicted from the mean times: it ran another program" in found.caption
+    (crowded,) = shown(tmp_path / "crowded", ran(record_of((1, 4, 1), oversubscribed=True)))
+    assert "It takes" in crowded.caption
+    assert "bubbles" not in crowded.caption, "the ranks waited for each other"
+
+
+def test_a_readiness_driven_iteration_is_predicted_in_the_order_that_it_gets():
+    point = Point.model_validate(record_of((1, 4, 1)).point | {"schedule": {"name": "readiness", "cap": 4}})
+    record = ran(record_of((1, 4, 1)).model_copy(update={"point": point.model_dump(mode="json")}))
+    found = predicted(point, traced(record.trace))
+    schedule = generate(point.schedule, 4, 8)
+    assert found.makespan == timeline(settled(schedule, Costs())).makespan
+
+
+def test_chunks_are_those_of_the_rank_and_replicas_have_dark_edges(tmp_path):
+    (zigzag,) = shown(tmp_path / "v", ran(record_of((1, 4, 1), "zb-v", 2, source="simulated")))
+    per_colour = {colour: many for colour, _, many in boxes(zigzag.figure)}
+    assert sorted(per_colour.values()) == [32] * 6, "two chunks of three kinds, each on every rank"
+    assert "lighter: later chunks of the rank" in legend_of(zigzag.figure)
+    (both,) = shown(tmp_path / "both", ran(record_of((1, 4, 1), "chimera", source="simulated")))
+    widths = [width for _, width, many in boxes(both.figure) for _ in range(many)]
+    assert len(set(widths)) == 2
+    assert widths.count(max(widths)) == 32, "half of the microbatches"
+    assert "dark edge, ': replica 1" in legend_of(both.figure)
+    texts = [text.get_text() for text in both.figure.axes[0].texts]
+    assert {"0", "1'"} <= set(texts)
+    assert "1" not in texts
+
+
+def test_no_more_timelines_than_a_page_can_take(tmp_path, monkeypatch):
+    monkeypatch.setattr(traces, "MOST_TIMELINES", 2)
+    records = [
+        record_of((1, 4, 1), name, source=source) for name in ("1f1b", "gpipe") for source in ("emulated", "measured")
+    ]
+    found = shown(tmp_path, *records)
+    assert [one.heading for one in found] == ["Timeline, 1f1b, measured", "Timeline, gpipe, measured"]
+    assert found[1].caption.endswith(
+        " 2 more timelines are not drawn (emulated: 1f1b, gpipe); suite schedule --trace draws any record's."
+    )
+    assert "not drawn" not in found[0].caption

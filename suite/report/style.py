@@ -1,7 +1,7 @@
 """How the report's figures look, and how they are written so that the same records give the same bytes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from suite.report.labels import wrapped
 
@@ -107,6 +108,15 @@ def legend(figure: Figure, handles: Sequence[Artist], most: int = 5, size: float
     figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=size)
     lines = sum(name.count("\n") + 1 for name in names)
     figure.set_figheight(figure.get_figheight() + 1.45 * size / 72 * max(0, -(-lines // columns) - 1))
+
+
+def source_handles(sources: Collection[str], colour: str | None = None) -> list[Artist]:
+    """The legend's marker of each source, in the source's own colour or in one that stands for none."""
+    return [
+        Line2D([], [], marker=marker, color=colour or SOURCE_COLOURS[source], linestyle="", markersize=5, label=source)
+        for source, marker in SOURCE_MARKERS.items()
+        if source in sources
+    ]
 
 
 def styled() -> Any:

@@ -6,13 +6,23 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from suite.pipeline.generators import GENERATORS
 from suite.records.store import SOURCES
 from suite.report.beside import Box, Spot, places
 from suite.report.numbers import absent
-from suite.report.style import INK, MUTED, SOURCE_COLOURS, SOURCE_MARKERS, Drawn, legend, new_figure, styled, title
+from suite.report.style import (
+    INK,
+    MUTED,
+    SOURCE_COLOURS,
+    SOURCE_MARKERS,
+    Drawn,
+    legend,
+    new_figure,
+    source_handles,
+    styled,
+    title,
+)
 from suite.report.summary import VARYING_PREFIX
 from suite.report.tables import Row, rows
 
@@ -126,25 +136,12 @@ def _figure(panels: Sequence[tuple[Panel, dict[str, list[Row]]]], drawn: Sequenc
             axes.set_xlim(left=0)
         axes.grid()
     all_axes[-1].set_xlabel("activations in flight, microbatches of a rank's share")
-    present = {row["source"] for row in drawn}
-    legend(figure, [_handle(source) for source in SOURCES if source in present])
+    legend(figure, source_handles({row["source"] for row in drawn}))
     title(figure, "Bubble against activations in flight, by schedule")
     figure.draw_without_rendering()  # only now is it known where the points are
     for axes, (_, schedules) in zip(all_axes, panels, strict=True):
         _labels(axes, schedules)
     return figure
-
-
-def _handle(source: str) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        marker=SOURCE_MARKERS[source],
-        color=SOURCE_COLOURS[source],
-        linestyle="",
-        markersize=_MARKER,
-        label=source,
-    )
 
 
 def _labels(axes: Axes, schedules: dict[str, list[Row]]) -> None:
