@@ -207,9 +207,13 @@ def ran(record):
     schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
     found = [
         {
-            "rank": span.rank, "kind": span.action.kind, "stage": span.action.stage,
-            "microbatch": span.action.microbatch, "replica": span.action.replica,
-            "start": 2 * span.start, "end": 2 * span.start + (span.end - span.start),
+            "rank": span.rank,
+            "kind": span.action.kind,
+            "stage": span.action.stage,
+            "microbatch": span.action.microbatch,
+            "replica": span.action.replica,
+            "start": 2 * span.start,
+            "end": 2 * span.start + (span.end - span.start),
         }
         for row in timeline(settled(schedule, Costs())).ranks
         for span in row

@@ -195,9 +195,9 @@ def _draw(axes: Axes, times: Timeline, strip: _Strip, look: _Look) -> None:
             if strip.text and look.text:
                 _microbatch(axes, span, index + strip.top + strip.height / 2, look)
     for kind, chunk, replica in sorted(boxes, key=lambda key: key[2]):  # dark edges over white ones
-        edge = {"edgecolor": INK, "linewidth": look.edge} if replica else {"edgecolor": "white", "linewidth": 0.4}
-        colour = look.colour(kind, chunk)
-        axes.add_collection(PatchCollection(boxes[kind, chunk, replica], facecolor=colour, **edge))
+        edge, width = (INK, look.edge) if replica else ("white", 0.4)
+        patches, colour = boxes[kind, chunk, replica], look.colour(kind, chunk)
+        axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor=edge, linewidth=width))
 
 
 def _microbatch(axes: Axes, span: Span, middle: float, look: _Look) -> None:
