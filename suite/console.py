@@ -115,7 +115,7 @@ class SweepProgress:
         measure = job.point.measure
         self.done_iterations += 1
         iterations = measure.warmup + measure.iterations
-        rate = f"{_tokens(job) / samples['seconds']:,.0f} tokens/s"
+        rate = _rate(job.point, samples["seconds"], job.source)
         note = f"{self.done_iterations}/{iterations} {rate}{self._left()}"
         self.bar.update(self.task, completed=self.done_iterations / iterations, note=note)
 
@@ -128,7 +128,7 @@ class SweepProgress:
         rate = escape(first_line(record.reason))
         if record.status == "ok" and record.iterations:
             seconds = median(record.iterations.seconds[record.iterations.warmup :])
-            rate = f"{_tokens(job) / seconds:,.0f} tokens/s"
+            rate = _rate(job.point, seconds, record.source)
             if odd := remark(record):
                 rate += f", [yellow]{odd}[/]"
         spent = time.monotonic() - self.started
@@ -137,9 +137,10 @@ class SweepProgress:
         )
 
 
-def _tokens(job: Job) -> int:
-    """Tokens of the global batch."""
-    return job.point.training.global_batch * job.point.model.seq_length
+def _rate(point: Point, seconds: float, source: str) -> str:
+    """Tokens of the global batch per second, with where they are from if nobody measured them."""
+    rate = f"{point.training.global_batch * point.model.seq_length / seconds:,.0f} tokens/s"
+    return rate if source == "measured" else f"{rate}, {source}"
 
 
 def first_line(text: str | None) -> str:

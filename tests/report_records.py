@@ -20,6 +20,7 @@ def record_of(layout=(1, 1, 1), schedule="1f1b", chunks=1, batch=8, launch=0, **
             "schedule": {"name": schedule, "chunks": chunks},
             "training": {"global_batch": batch, "microbatch": 1} | changes.pop("training", {}),
             "measure": {"warmup": 2, "iterations": 5, "trace": True} | changes.pop("measure", {}),
+            "pace": changes.pop("pace", {}),
         }
     )
     noise = random.Random(f"{point.id}-{launch}")

@@ -80,10 +80,6 @@ def test_numbers_by_hand_from_the_file(tmp_path):
     assert row.spread_percent == pytest.approx(100 * (quartiles[2] - quartiles[0]) / seconds)
 
 
-def test_interleaving_divides_the_ideal_bubble():
-    assert metrics(record_of((1, 2, 1), "interleaved", 2)).ideal_bubble == 1 / 16
-
-
 def test_explain_shows_what_each_number_is_made_of(tmp_path):
     (record,) = written(tmp_path, record_of((1, 4, 1)))
     text = explain(record)

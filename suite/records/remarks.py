@@ -8,9 +8,10 @@ from suite.records.schema import Record
 def remark(record: Record) -> str | None:
     """Losses that are not finite and steps that were skipped, in words; None where there are none.
 
-    Skipped steps are counted from the first iteration of the training, which may have been another launch's.
+    An emulated or simulated launch has no losses. Skipped steps are counted from the first iteration of the training,
+    which may have been another launch's.
     """
-    losses = record.iterations.loss if record.iterations else []
+    losses = (record.iterations.loss if record.iterations else None) or []
     skipped = max((rank.skipped_steps for rank in record.ranks or []), default=0)
     found = []
     if wrong := sum(not math.isfinite(loss) for loss in losses or ()):

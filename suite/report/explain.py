@@ -16,6 +16,7 @@ from suite.measure.flops import (
 )
 from suite.records.schema import Record
 from suite.records.store import StoredRecord
+from suite.report.ideal import FORMULA, GIVEN_TIMES, PACED, ideal
 from suite.report.metrics import Metrics, bubble_terms, check_efficiency, kept_seconds, metrics
 from suite.report.numbers import memory, percent
 
@@ -33,7 +34,7 @@ def explain(record: Record) -> str:
     check_efficiency([(name, found)])
     sections = [_what(record, point, name), _flops(point, found), _time(record, found)]
     if found.iteration_seconds is not None:
-        sections += [_rates(found), _peak(record, point, found), _bubble(record, point, found)]
+        sections += [_rates(record, found), _peak(record, point, found), _bubble(record, point, found)]
     return "\n\n".join("\n".join(section) for section in sections)
 
 
@@ -84,11 +85,13 @@ def _time(record: Record, found: Metrics) -> Iterator[str]:
     yield f"  median            {found.iteration_seconds!r} s, interquartile range {spread} of it"
 
 
-def _rates(found: Metrics) -> Iterator[str]:
+def _rates(record: Record, found: Metrics) -> Iterator[str]:
     seconds = found.iteration_seconds
     yield "rates"
     tokens = found.tokens_per_iteration
     yield f"  tokens/s          B s / median = {tokens}/{seconds!r} = {found.tokens_per_second!r}"
+    if given := GIVEN_TIMES.get(record.source):
+        yield f"  {record.source:<17} {given}"
     yield f"  300e9 tokens      {found.days_to_train!r} days = 300e9/(tokens/s)/86400"
     named = (
         ("hardware", found.hardware_flops, found.hardware_flops_per_second),
@@ -120,11 +123,32 @@ def _peak(record: Record, point: Point, found: Metrics) -> Iterator[str]:
     )
 
 
-def _bubble(record: Record, point: Point, found: Metrics) -> Iterator[str]:
+def _ideal(record: Record, point: Point) -> Iterator[str]:
+    """The ideal bubble and the activations in flight, with what they are made of."""
     p, v, m = point.parallel.pipeline, point.schedule.chunks, point.microbatches
+    at_best = ideal(point, record.source)
+    if at_best.basis == FORMULA and at_best.bubble is not None:
+        yield f"  ideal             (p-1)/(v m) = ({p}-1)/({v}*{m}) = {100 * at_best.bubble:.4g} %"
+    elif at_best.bubble is not None:
+        pace = point.pace
+        times = f"F={pace.forward!r} B={pace.input_gradient!r} W={pace.weight_gradient!r} s"
+        given = times if at_best.basis == PACED else "F=B=W=1"
+        what = f"event simulation of {point.schedule_label}, p={p}, m={m}, with {given}"
+        yield f"  ideal             {what} and no messages:"
+        yield (
+            f"                    (makespan-W)/W = ({at_best.makespan!r}-{at_best.work!r})/{at_best.work!r} "
+            f"= {100 * at_best.bubble:.4g} %; W is the busiest rank's time"
+        )
+    if at_best.peaks:
+        by_rank = " ".join(f"{peak:.4g}" for peak in at_best.peaks)
+        yield f"  in flight         {max(at_best.peaks):.4g} microbatches of a rank's share at most, by rank: {by_rank}"
+    if at_best.reason:
+        yield f"  {at_best.reason}"
+
+
+def _bubble(record: Record, point: Point, found: Metrics) -> Iterator[str]:
     yield "bubble and memory"
-    if found.ideal_bubble is not None:
-        yield f"  ideal             (p-1)/(v m) = ({p}-1)/({v}*{m}) = {100 * found.ideal_bubble:.4g} %"
+    yield from _ideal(record, point)
     if found.measured_bubble is not None:
         yield (
             f"  {record.source:<17} median of (forward-backward - W)/W = {100 * found.measured_bubble:.4g} %; "

@@ -5,12 +5,26 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from suite.records.store import SOURCES
+from suite.report.ideal import GIVEN_TIMES, PACED_SOURCES
 from suite.report.labels import beside_bar, clipped
-from suite.report.style import INK, MUTED, PALETTE, Drawn, legend, lighter, new_figure, styled, title
+from suite.report.style import (
+    INK,
+    MUTED,
+    PALETTE,
+    SOURCE_MARKERS,
+    Drawn,
+    legend,
+    lighter,
+    new_figure,
+    source_handles,
+    styled,
+    title,
+)
 from suite.report.summary import Launch, PointRow
 from suite.report.tables import Row, rows
 
@@ -44,13 +58,15 @@ def throughput(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
         legend(figure, _patches(kept, colours, any(row["oversubscribed"] for row in kept)))
         title(figure, f"Throughput by layout (tensor, pipeline, data), {unit}")
     best = max(kept, key=lambda row: row[key])
+    sources = {row["source"] for row in kept}
     return Drawn(
         "throughput",
         "Throughput",
         f"Throughput of {len(kept)} points in {unit}. The highest is {best[key]:.4g} "
         f"for {best['label']}, {best['source']}.",
         f"By layout (tensor, pipeline, data), in {what}. "
-        "A series is a schedule and a source. Hatched: oversubscribed, ranks share cores or devices.",
+        "A series is a schedule and a source. Hatched: oversubscribed, ranks share cores or devices."
+        + "".join(f" {source.capitalize()}: {GIVEN_TIMES[source]}." for source in PACED_SOURCES if source in sources),
         figure,
     )
 
@@ -88,7 +104,8 @@ def bubble(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
             for row in kept[:MOST_LEGEND]
         ),
         "(forward-backward time − busiest rank's work) / busiest rank's work, median of the kept iterations; "
-        "ideal is (p−1)/(v·m). Measured differs from ideal where stages or actions are unequal (the head sits on "
+        "ideal is (p−1)/(v·m) for gpipe, 1f1b and interleaved, and for other schedules the simulation of their program "
+        "without messages. Measured differs from ideal where stages or actions are unequal (the head sits on "
         "the last stage), by message latency, and on a busy machine."
         + (f" {left_out} of {len(pipelined)} pipelined points support no claim." if left_out else ""),
         figure,
@@ -245,8 +262,9 @@ def _bars(axes: Axes, kept: Sequence[Row], key: str, colours: Mapping[str, str])
             hatch="////" if crowded else None,
             linewidth=0.8,
         )
+        value = f"{row[key]:,.4g}" if row[key] < 1000 else f"{row[key]:,.0f}"
         axes.annotate(
-            f"{row[key]:,.4g}" if row[key] < 1000 else f"{row[key]:,.0f}",
+            value if row["source"] == "measured" else f"{value} {row['source']}",
             (row[key], at),
             xytext=(4, 0),
             textcoords="offset points",
@@ -293,7 +311,7 @@ def _dots(axes: Axes, kept: Sequence[Row], x: str, y: str, colours: Mapping[str,
     for row in kept:
         colour = colours[_series(row)]
         face = "white" if row["oversubscribed"] else colour
-        axes.plot(row[x], row[y], "o", color=colour, markerfacecolor=face, markersize=4.5)
+        axes.plot(row[x], row[y], SOURCE_MARKERS[row["source"]], color=colour, markerfacecolor=face, markersize=4.5)
     axes.grid()
 
 
@@ -301,10 +319,15 @@ def _tick_labels(kept: Sequence[Row]) -> list[str]:
     return [beside_bar(row["label"], f"{row['layout']} {row['schedule_label']}") for row in kept]
 
 
-def _patches(kept: Sequence[Row], colours: Mapping[str, str], crowded: bool) -> list[Patch]:
+def _patches(kept: Sequence[Row], colours: Mapping[str, str], crowded: bool) -> list[Artist]:
+    """The legend: series by colour, as many as fit, and the sources by marker where points are dots."""
     shown = {_series(row) for row in kept}
     drawn = [(name, colour) for name, colour in colours.items() if name in shown]
-    handles = [Patch(color=colour, label=name) for name, colour in drawn[:MOST_LEGEND]]
+    handles: list[Artist] = [Patch(color=colour, label=name) for name, colour in drawn[:MOST_LEGEND]]
+    if len(drawn) > MOST_LEGEND:
+        handles.append(Patch(color="none", label=f"and {len(drawn) - MOST_LEGEND} more series"))
+    if len(kept) > MOST_BARS:
+        handles += source_handles({row["source"] for row in kept}, MUTED)
     if crowded:
         handles.append(Patch(facecolor="white", edgecolor=MUTED, hatch="////", label="oversubscribed"))
     return handles

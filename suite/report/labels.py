@@ -15,10 +15,15 @@ def labels(points: Sequence[Point], columns: Mapping[str, Sequence[str]]) -> lis
     """
     parts = [[point.layout, point.schedule_label] for point in points]
     for heading, values in columns.items():
-        shown = _models(points) if heading == "model" else [f"{heading}={value}" for value in values]
+        shown = _models(points) if heading == "model" else [_told(heading, value) for value in values]
         for part, text in zip(parts, shown, strict=True):
             part.append(text)
     return [" ".join(filter(None, part)) for part in parts]
+
+
+def _told(heading: str, value: str) -> str:
+    """A field that the point does not have is not told."""
+    return "" if value == "-" else f"{heading}={value}"
 
 
 def beside_bar(label: str, head: str) -> str:

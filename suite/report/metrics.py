@@ -9,12 +9,12 @@ from suite.experiment.point import Point
 from suite.experiment.recorded import point_of
 from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
 from suite.records.schema import Record
+from suite.report.ideal import ideal
 
 TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 SECONDS_PER_DAY = 86400.0
 
 _MOST_NAMED = 10  # records that an error lists
-_IDEAL_BUBBLE = ("gpipe", "1f1b", "interleaved")  # the schedules whose bubble is (p-1)/(v m)
 
 
 class ImpossibleEfficiencyError(ValueError):
@@ -45,7 +45,10 @@ class Metrics:
     mfu: float | None = None  # model FLOP/s over the ranks' peak
     hfu: float | None = None  # hardware FLOP/s over the ranks' peak: the paper's percentage of peak
     days_to_train: float | None = None  # days for 300e9 tokens at this rate
-    ideal_bubble: float | None = None  # (p-1)/(v m), of the ideal computation time
+    ideal_bubble: float | None = None  # of the ideal computation time
+    ideal_basis: str | None = None  # where the ideal bubble is from: a formula, or the event simulation
+    ideal_note: str | None = None  # why the ideal bubble or the activations in flight are missing
+    peak_activations: float | None = None  # the highest of any rank, in microbatches of a rank's whole share
     measured_bubble: float | None = None  # median of (forward-backward - busiest rank) / busiest rank
     bubble_fraction: float | None = None  # the measured bubble as part of the forward-backward time
     memory_bytes: int | None = None  # the highest peak of any rank
@@ -65,6 +68,7 @@ def metrics(record: Record, point: Point | None = None) -> Metrics:
     """
     point = point or point_of(record)
     batch, ranks = point.training.global_batch, point.parallel.ranks
+    at_best = ideal(point, record.source)
     sizes = Metrics(
         ranks=ranks,
         microbatches=point.microbatches,
@@ -72,7 +76,10 @@ def metrics(record: Record, point: Point | None = None) -> Metrics:
         model_flops=model_flops(point.model, batch),
         causal_model_flops=causal_model_flops(point.model, batch),
         hardware_flops=hardware_flops(point.model, batch, point.parallel.tensor, point.training.recompute),
-        ideal_bubble=ideal_bubble(point),
+        ideal_bubble=at_best.bubble,
+        ideal_basis=at_best.basis,
+        ideal_note=at_best.reason,
+        peak_activations=max(at_best.peaks) if at_best.peaks else None,
     )
     if record.status != "ok":
         return replace(sizes, note=record.reason or record.status)
@@ -144,13 +151,6 @@ def interquartile_range(values: Sequence[float]) -> float:
         return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
     return quantile(0.75) - quantile(0.25)
-
-
-def ideal_bubble(point: Point) -> float | None:
-    """(p-1)/(v m), the paper's section 2.2; None for a schedule that it does not describe."""
-    if point.schedule.name not in _IDEAL_BUBBLE or point.microbatches < 1:
-        return None
-    return (point.parallel.pipeline - 1) / (point.schedule.chunks * point.microbatches)
 
 
 def measured_bubble(record: Record, point: Point) -> float | None:

@@ -30,9 +30,10 @@ from suite.report.summary import (
 )
 from suite.report.tables import Column, cells, detail_columns, footnotes, result_columns
 from suite.report.traces import crowding, timelines
+from suite.report.tradeoff import tradeoff
 from suite.resources import resource_dir
 
-_FIGURE = re.compile(r"(throughput|bubble|loss(-\d+)?|timeline-\d+)\.(svg|png)")
+_FIGURE = re.compile(r"(throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+)\.(svg|png)")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def write_report(
     if point_rows:
         colours = series_colours(table, schedules)
         drawn = [
-            *(throughput(table, colours), bubble(table, colours)),
+            *(throughput(table, colours), bubble(table, colours), *tradeoff(table)),
             *(*losses(point_rows, table), *timelines(point_rows)),
         ]
     skipped = sorted([*problems, *unreadable])

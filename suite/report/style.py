@@ -1,7 +1,7 @@
 """How the report's figures look, and how they are written so that the same records give the same bytes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from suite.report.labels import wrapped
 
@@ -16,6 +17,8 @@ WIDTH = 6.4  # inches
 INK = "#1f2933"
 MUTED = "#6b7785"
 PALETTE = ("#3b6fb6", "#d1742f", "#4d9a57", "#8a63b5", "#b5495b", "#3aa6a6", "#a58a1f", "#6b7280")
+SOURCE_COLOURS = {"measured": "#3b6fb6", "emulated": "#d1742f", "simulated": "#4d9a57", "published": "#6b7280"}
+SOURCE_MARKERS = {"measured": "o", "emulated": "s", "simulated": "^", "published": "D"}
 KIND_COLOURS = {"F": "#4C78A8", "BW": "#F58518", "B": "#54A24B", "W": "#E45756", "R": "#B79A20"}
 KIND_NAMES = {
     "F": "forward",
@@ -105,6 +108,15 @@ def legend(figure: Figure, handles: Sequence[Artist], most: int = 5, size: float
     figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=size)
     lines = sum(name.count("\n") + 1 for name in names)
     figure.set_figheight(figure.get_figheight() + 1.45 * size / 72 * max(0, -(-lines // columns) - 1))
+
+
+def source_handles(sources: Collection[str], colour: str | None = None) -> list[Artist]:
+    """The legend's marker of each source, in the source's own colour or in one that stands for none."""
+    return [
+        Line2D([], [], marker=marker, color=colour or SOURCE_COLOURS[source], linestyle="", markersize=5, label=source)
+        for source, marker in SOURCE_MARKERS.items()
+        if source in sources
+    ]
 
 
 def styled() -> Any:

@@ -15,6 +15,7 @@ from suite.experiment.recorded import point_of, why_not_its_own, why_unreadable
 from suite.records.frame import frame
 from suite.records.remarks import remark
 from suite.records.store import SOURCES, Problem, StoredRecord
+from suite.report.ideal import PACED_SOURCES
 from suite.report.labels import labels
 from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics
 from suite.report.storage import storage
@@ -40,6 +41,7 @@ _MAY_MISS = (
     "bubble_measured_percent",
     "bubble_ideal_percent",
     "bubble_fraction_percent",
+    "peak_activations",
     "memory_bytes",
     "first_loss",
     "final_loss",
@@ -69,6 +71,13 @@ VARYING = {
     "schedule.cap": "cap",
     "schedule.base": "base",
     "schedule.split": "split",
+    "schedule.costs": "order for F B W",
+    "pace.forward": "pace F",
+    "pace.input_gradient": "pace B",
+    "pace.weight_gradient": "pace W",
+    "pace.latency": "latency",
+    "pace.bandwidth": "bandwidth",
+    "pace.overlap": "overlap",
     "data.source": "data",
     "kernels": "kernels",
     "measure.warmup": "warm-up",
@@ -303,7 +312,7 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
     def of_peak(flops: int) -> float | None:
         return percent(flops / seconds / (first.ranks * peak)) if seconds and peak else None
 
-    spread, ideal = middle("spread"), middle("ideal_bubble")
+    spread, ideal = middle("spread"), first.ideal_bubble
     memory = [one.metrics.memory_bytes for one in launches if one.metrics.memory_bytes is not None]
     per_second = rate(tokens)
     return {
@@ -327,11 +336,14 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
         "days_300b_tokens": days_to_train(per_second) if per_second else None,
         "bubble_measured_percent": percent(middle("measured_bubble")),
         "bubble_ideal_percent": None if ideal is None else 100 * ideal,
+        "bubble_ideal_basis": first.ideal_basis,
         "bubble_fraction_percent": percent(middle("bubble_fraction")),
+        "peak_activations": first.peak_activations,
         "memory_bytes": max(memory, default=None),
         "first_loss": middle("first_loss"),
         "final_loss": middle("final_loss"),
         "note": next((one.metrics.note for one in launches if one.metrics.note), None),
+        "ideal_note": first.ideal_note,
         "remark": next(filter(None, (remark(one.record) for one in launches)), None),
     }
 
@@ -339,7 +351,8 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
 def _speedups(rows: Sequence[PointRow], rates: Sequence[float | None]) -> list[float | None]:
     """Tokens/s over those of the fastest (1,1,1) point of the same work on the same kind of machine.
 
-    None for an oversubscribed point, which would compare cores with ranks, and where there is no such point.
+    None for an oversubscribed point, which would compare cores with ranks, where times of the actions were given, which
+    are those of a rank's share however small, and where there is no such point.
     """
 
     def work(row: PointRow) -> tuple[object, ...]:
@@ -351,7 +364,8 @@ def _speedups(rows: Sequence[PointRow], rates: Sequence[float | None]) -> list[f
         )
 
     def usable(row: PointRow, rate: float | None) -> bool:
-        return rate == rate and rate is not None and not row.best.record.oversubscribed
+        record = row.best.record
+        return rate == rate and rate is not None and not record.oversubscribed and record.source not in PACED_SOURCES
 
     single: dict[tuple[object, ...], float] = {}
     for row, rate in zip(rows, rates, strict=True):

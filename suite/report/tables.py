@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from suite.report.ideal import FORMULA, GIVEN_TIMES, PACED_SOURCES
 from suite.report.numbers import ABSENT, absent, duration, memory, percent, significant
 from suite.report.summary import VARYING_PREFIX
 
@@ -118,11 +119,13 @@ _RESULTS = (
         _number("days_300b_tokens"),
     ),
     Column(
-        "bubble measured / ideal",
+        "bubble as run / ideal",
         "bubble/ideal",
-        "Forward-backward time beyond the busiest rank's work, over that work, median of iterations; beside "
-        "it (p-1)/(v·m), which holds for equal stages and actions: where they are unequal, or other programs "
-        "stretch some, the measured one can be the smaller.",
+        "Forward-backward time beyond the busiest rank's work, over that work, median of iterations; beside it the "
+        "ideal: (p-1)/(v·m) for gpipe, 1f1b and interleaved, for every other schedule the event simulation of its "
+        "program without messages, with F=B=W for measured points and with the pace's F, B and W for emulated and "
+        "simulated ones. It holds for equal stages and actions: where they are unequal, or other programs stretch "
+        "some, the measured one can be the smaller.",
         _bubble,
     ),
     Column("memory", "memory", "The highest peak of any rank.", lambda row: memory(row["memory_bytes"])),
@@ -173,9 +176,17 @@ _DETAILS = (
         _percent("bubble_fraction_percent"),
     ),
     Column(
+        "activations in flight",
+        "in flight",
+        "The highest proved number of microbatches whose activations any rank holds, in shares of a rank: a chunk "
+        "counts 1/v. For readiness in the order that it takes at the ideal's times.",
+        _number("peak_activations"),
+    ),
+    Column(
         "speed-up",
         "speed-up",
-        "Tokens/s over the fastest (1,1,1) point of the same model, batch, precision and device.",
+        "Tokens/s over the fastest (1,1,1) point of the same model, batch, precision and device; of measured "
+        "points only.",
         lambda row: ABSENT if absent(row["speedup"]) else f"{significant(row['speedup'])}×",
     ),
     Column("loss", "loss", "First and last iteration's loss.", _losses),
@@ -281,20 +292,42 @@ def text_table(table: pd.DataFrame) -> str:
 def footnotes(table: pd.DataFrame) -> list[str]:
     """Why points lack numbers and what is odd about them, one line for each with the points it holds for."""
     notes: dict[str, list[str]] = {}
+
+    def note(text: str, row: Row) -> None:
+        notes.setdefault(text, []).append(row["point_id"])
+
     for row in rows(table):
         if row["status"] != "ok":
-            reason = ABSENT if absent(row["reason"]) else row["reason"]
-            notes.setdefault(f"{row['status']}: {reason}", []).append(row["point_id"])
+            note(f"{row['status']}: {ABSENT if absent(row['reason']) else row['reason']}", row)
         elif row["oversubscribed"]:
-            notes.setdefault(OVERSUBSCRIBED, []).append(row["point_id"])
-        elif not absent(row["note"]):
-            notes.setdefault(row["note"], []).append(row["point_id"])
+            note(OVERSUBSCRIBED, row)
+        elif not absent(row["note"]) and row["source"] not in PACED_SOURCES:  # the sources' own line says it of all
+            note(row["note"], row)
     for row in rows(table):
         if row["status"] == "ok" and not absent(row["remark"]):
-            notes.setdefault(row["remark"], []).append(row["point_id"])
+            note(row["remark"], row)
+        if row["status"] == "ok" and row["pipeline"] > 1 and not absent(row["ideal_note"]):
+            note(row["ideal_note"], row)
         if any(not absent(row[key]) and row[key] > NOISY for key in ("spread_percent", "launch_spread_percent")):
-            notes.setdefault(NOT_QUIET, []).append(row["point_id"])
-    return [*(f"{', '.join(points)}: {note}" for note, points in notes.items()), *_peaks_apart(table)]
+            note(NOT_QUIET, row)
+    ids = [f"{', '.join(points)}: {text}" for text, points in notes.items()]
+    return [*ids, *_given_times(table), *_ideals(table), *_peaks_apart(table)]
+
+
+def _given_times(table: pd.DataFrame) -> list[str]:
+    """What the rates of sources are in which nothing was computed."""
+    return [f"{source}: {GIVEN_TIMES[source]}" for source in PACED_SOURCES if (table["source"] == source).any()]
+
+
+def _ideals(table: pd.DataFrame) -> list[str]:
+    """Which ideal bubbles are a formula and which are simulated, where some are simulated."""
+    by_basis: dict[str, dict[str, None]] = {}
+    for row in rows(table):
+        if row["pipeline"] > 1 and not absent(row["bubble_ideal_basis"]):
+            by_basis.setdefault(row["bubble_ideal_basis"], {})[row["schedule_label"]] = None
+    if by_basis.keys() <= {FORMULA}:
+        return []
+    return ["ideal bubble: " + "; ".join(f"{basis} for {', '.join(labels)}" for basis, labels in by_basis.items())]
 
 
 def _peaks_apart(table: pd.DataFrame) -> list[str]:
