@@ -105,6 +105,20 @@ def test_every_w_lets_go_of_its_own_microbatch():
     assert work.run("W", MIDDLE, 0) == 0
 
 
+@pytest.mark.parametrize("kernels", ["torch", "reference"])
+def test_a_whole_backward_of_a_split_program_peaks_no_higher_than_a_plain_programs(kernels):
+    plain, split = (Worked(of(schedule, kernels=dict.fromkeys(OPERATORS, kernels))) for schedule in (WHOLE, SPLIT))
+    for stage in STAGES:
+        peaks = []
+        for work in (plain, split):
+            held = work.run("F", stage)
+            work.memory.peak = 0
+            assert work.run("BW", stage) == 0
+            peaks.append(work.memory.peak - work.before)
+            assert peaks[-1] > held
+        assert peaks[1] <= peaks[0]
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_after_b_nothing_of_the_graph_is_alive(recompute):
     work, saved, nodes = Worked(of(training={"recompute": recompute})), [], []
