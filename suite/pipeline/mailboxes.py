@@ -7,12 +7,17 @@ number is the tag of its messages, which gloo matches; NCCL has no tags.
 import queue
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from suite.parallel.topology import Group
 from suite.pipeline.program import Action
+
+# A stream listens from the iteration's start, however long its first message takes to be made. That a rank itself waits
+# too long is the watchdog's to say; a peer that dies closes its connections, which ends the wait at once.
+LISTENING = timedelta(days=365)
 
 
 class Mailboxes:
@@ -87,7 +92,7 @@ class Mailboxes:
             tensor = self.empty()
             work = dist.irecv(tensor, source, group=self.group.handle, tag=tag)
             assert work is not None
-            work.wait()
+            work.wait(LISTENING)
             with self.change:
                 self.arrived[consumer] = tensor
                 self.change.notify_all()
