@@ -305,7 +305,7 @@ sweep:
   - cases:
       - {parallel: {pipeline: 2}}
       - {parallel: {data: 2}}
-      - {model: {vocab_size: 10000000000}}
+      - {model: {vocab_size: 1000000000}}
       - {measure: {iterations: 2}}
 """
     _experiment(folder, "broken", rest)
