@@ -6,7 +6,7 @@ from test_parity import assert_parity, single
 
 from suite.experiment.point import Point
 from suite.experiment.point import Schedule as Options
-from suite.pipeline.generators import GENERATORS, generate, why_not
+from suite.pipeline.generators import GENERATORS, generate, placement, why_not
 from suite.pipeline.names import default_chunks
 
 FIELDS = {
@@ -23,6 +23,15 @@ def of(name: str, layout: tuple[int, int, int] = (1, 2, 1), batch: int = BATCH, 
     schedule = {"name": name, "chunks": default_chunks(name), **FIELDS.get(name, {})}
     layers = max(LAYERS, layout[1] * schedule["chunks"])
     return point(layout, schedule, batch, model={"layers": layers, **sections.pop("model", {})}, **sections)
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_where_stages_live_is_known_without_building_programs(p):
+    for name in GENERATED:
+        at = of(name, (1, p, 1))
+        assert placement(at.schedule, p) == generate(at.schedule, p, BATCH).placement
+    hint = Options.model_validate({"name": "readiness", "base": "chimera", "cap": 2})
+    assert placement(hint, p) == generate(hint, p, BATCH).placement
 
 
 def assert_like_one_process(at: Point, found: dict) -> None:

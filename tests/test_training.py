@@ -246,20 +246,23 @@ SIZES = [
     ((4, 2, 1), {"name": "interleaved", "chunks": 3}, {"layers": 11}),
     ((2, 2, 1), INTERLEAVED, {"tied_embeddings": False}),
     ((1, 2, 1), {"name": "1f1b", "split": [1, 3]}, {}),
+    ((1, 4, 1), "zb-v", {"layers": 9}),
+    ((2, 2, 1), {"name": "hanayo", "chunks": 4}, {"layers": 9, "tied_embeddings": False}),
+    ((1, 4, 1), "chimera", {"layers": 5}),
+    ((2, 4, 1), "dualpipe", {"tied_embeddings": False}),
 ]
 
 
 @pytest.mark.parametrize(("layout", "schedule", "model"), SIZES)
 def test_predicted_parameters_are_those_that_every_rank_holds(layout, schedule, model):
     at = point(layout, schedule, model=model)
-    placement = generate(at.schedule, at.parallel.pipeline, at.microbatches).placement[0]
+    schedule = generate(at.schedule, at.parallel.pipeline, at.microbatches)
     for tensor in range(at.parallel.tensor):
         held = []
         for rank in range(at.parallel.pipeline):
             ranks = TensorRanks(Group(at.parallel.tensor, tensor))
             build = Build(at.model, ranks, at.training, torch.float32, select("auto"))
-            hosted = [(stage, 0) for stage, host in enumerate(placement) if host == rank]
-            stages = build_stages(at, hosted, build, torch.device("cpu"))
+            stages = build_stages(at, schedule.hosted(rank), build, torch.device("cpu"))
             held.append(sum(p.numel() for p in {p for stage in stages.values() for p in stage.parameters()}))
         assert held == rank_parameters(at)
 

@@ -29,8 +29,9 @@ def not_yet(point: Point) -> list[str]:
     # Imported here: the schedule generators are not needed to read a file.
     from suite.pipeline.generators import GENERATORS
 
-    if parallel.sharding == "zero3" and GENERATORS[point.schedule.name].splits_backward:
-        found.append(_sentence("schedule.name", point.schedule.name, "1f1b", " with parallel.sharding=zero3"))
+    name = point.schedule.name
+    if parallel.sharding == "zero3" and (GENERATORS[name].splits_backward or name == "readiness"):
+        found.append(_sentence("schedule.name", name, "1f1b", " with parallel.sharding=zero3"))
     return found
 
 

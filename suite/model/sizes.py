@@ -3,6 +3,7 @@
 from suite.experiment.point import Model, Point
 from suite.measure.flops import padded_vocab
 from suite.model.split import layer_split
+from suite.pipeline.generators import placement
 
 # bytes of a parameter: its value, its main gradient, and the master weight that a 16-bit value has beside it
 _BYTES = {"fp32": (4, 4, 0), "fp64": (8, 8, 0), "bf16": (2, 4, 4), "fp16": (2, 4, 4)}
@@ -19,28 +20,33 @@ def layer_parameters(model: Model, tensor: int) -> int:
 def rank_parameters(point: Point) -> list[int]:
     """Parameters that each pipeline rank holds (its share of one tensor rank), in pipeline order.
 
-    A tied embedding counts on the first and on the last stage's rank; once where that is the same rank.
+    A tied embedding counts once on every rank that holds a first or a last stage.
     """
-    model, tensor, ranks = point.model, point.parallel.tensor, point.parallel.pipeline
+    model, tensor, last = point.model, point.parallel.tensor, point.virtual_stages - 1
     split = layer_split(model, point.virtual_stages, point.schedule.split)
     word = padded_vocab(model.vocab_size, tensor) // tensor * model.hidden_size
-    counts = [
-        sum(len(layers) for layers in split[rank::ranks]) * layer_parameters(model, tensor) for rank in range(ranks)
-    ]
-    counts[0] += word + model.seq_length * model.hidden_size
-    last = (point.virtual_stages - 1) % ranks
-    counts[last] += 2 * model.hidden_size
-    if last != 0 or not model.tied_embeddings:
-        counts[last] += word
+    layer = layer_parameters(model, tensor)
+    counts = [0] * point.parallel.pipeline
+    replicas = placement(point.schedule, point.parallel.pipeline)
+    for hosts in replicas:
+        for stage, rank in enumerate(hosts):
+            counts[rank] += len(split[stage]) * layer
+        counts[hosts[0]] += model.seq_length * model.hidden_size + word
+        counts[hosts[last]] += 2 * model.hidden_size + word
+    if model.tied_embeddings:
+        ends = [hosts[end] for hosts in replicas for end in (0, last)]
+        for rank in set(ends):
+            counts[rank] -= (ends.count(rank) - 1) * word
     return counts
 
 
 def state_bytes(point: Point) -> int:
     """Bytes of values, gradients and optimizer state on the fullest rank.
 
-    ZeRO-1 divides the optimizer's part by the data-parallel size (up to the padding of its buckets).
+    ZeRO-1 divides the optimizer's part by the number of ranks with the same stage (up to the padding of its buckets).
     """
     value, gradient, master = _BYTES[point.training.precision]
     moments = 2 * gradient if point.training.optimizer == "adamw" else 0
-    shards = point.parallel.data if point.parallel.sharding == "zero1" else 1
+    copies = point.parallel.data * len(placement(point.schedule, point.parallel.pipeline))
+    shards = copies if point.parallel.sharding == "zero1" else 1
     return max(rank_parameters(point)) * (value + gradient) + max(rank_parameters(point)) * (master + moments) // shards

@@ -7,6 +7,7 @@ from pathlib import Path
 from suite.pipeline.collection import no_collection
 from suite.pipeline.exchange import read_schedule
 from suite.pipeline.generators.chimera import chimera
+from suite.pipeline.generators.columns import linear, loop, zigzag
 from suite.pipeline.generators.controllable_memory import v_half, v_min, v_zb
 from suite.pipeline.generators.dualpipe import dualpipe, dualpipe_v
 from suite.pipeline.generators.gpipe import gpipe
@@ -54,6 +55,8 @@ class Generator:
     splits_backward: bool = False
     replicas: int = 1
 
+
+_ZIGZAG = ("zb-v", "v-min", "v-half", "v-zb", "hanayo", "dualpipe-v")
 
 _INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2"
 _ZERO_BUBBLE = "Qi et al. 2023, arXiv:2401.10241"
@@ -185,6 +188,18 @@ def _unlike(stages: int, microbatches: int, options: ScheduleOptions) -> str | N
 
 
 GENERATORS["file"] = Generator("", _read, chunks="any", fields=("file",), sizes=_unlike, splits_backward=True)
+
+
+def placement(options: ScheduleOptions, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Where the schedule puts each virtual stage, by replica, known without building its programs."""
+    if options.name == "readiness":
+        return placement(_base(options), stages)
+    if options.name == "file":
+        assert options.file is not None
+        return read_schedule(Path(options.file)).placement
+    if GENERATORS[options.name].replicas > 1:
+        return (linear(stages), linear(stages)[::-1])
+    return ((zigzag if options.name in _ZIGZAG else loop)(stages, options.chunks),)
 
 
 def why_not(options: ScheduleOptions, stages: int, microbatches: int) -> str | None:
