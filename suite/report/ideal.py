@@ -7,7 +7,8 @@ from suite.experiment.pace import costs as pace_costs
 from suite.experiment.point import Point, Schedule
 from suite.pipeline.generators import GENERATORS, generate
 from suite.pipeline.summary import predict
-from suite.pipeline.timeline import Costs
+from suite.pipeline.timeline import Costs, Link, Network
+from suite.records.schema import Record
 
 MOST_SIMULATED = 200_000  # actions of a program that a report still simulates: about three seconds
 
@@ -62,6 +63,23 @@ def ideal(point: Point, source: str) -> Ideal:
     if simulated.bubble is None:
         return simulated
     return Ideal(simulated.bubble, PACED if paced else EQUAL, simulated.makespan, simulated.work, simulated.peaks)
+
+
+def predicted_seconds(point: Point, record: Record) -> float | None:
+    """The event simulation of an emulated launch: with the point's pace, and the messages' latency measured at its start.
+
+    None elsewhere, and where the program is too long to simulate in a report.
+    """
+    arrival = (record.preflight or {}).get("arrival_seconds")
+    if record.source != "emulated" or not isinstance(arrival, float):
+        return None
+    if actions_of(point.schedule, point.parallel.pipeline, point.microbatches) > MOST_SIMULATED:
+        return None
+    try:
+        schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
+        return predict(schedule, pace_costs(point.pace), Network(1.0, Link(arrival))).times.makespan
+    except ValueError:
+        return None
 
 
 def actions_of(schedule: Schedule, stages: int, microbatches: int) -> int:

@@ -9,7 +9,7 @@ from suite.experiment.point import Point
 from suite.experiment.recorded import point_of
 from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
 from suite.records.schema import Record
-from suite.report.ideal import ideal
+from suite.report.ideal import ideal, predicted_seconds
 
 TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 SECONDS_PER_DAY = 86400.0
@@ -45,6 +45,7 @@ class Metrics:
     mfu: float | None = None  # model FLOP/s over the ranks' peak
     hfu: float | None = None  # hardware FLOP/s over the ranks' peak: the paper's percentage of peak
     days_to_train: float | None = None  # days for 300e9 tokens at this rate
+    predicted_seconds: float | None = None  # of an emulated launch: the event simulation's
     ideal_bubble: float | None = None  # of the ideal computation time
     ideal_basis: str | None = None  # where the ideal bubble is from: a formula, or the event simulation
     ideal_note: str | None = None  # why the ideal bubble or the activations in flight are missing
@@ -97,6 +98,7 @@ def _rates(record: Record, point: Point, sizes: Metrics, kept: Sequence[float]) 
     result = replace(
         sizes,
         iteration_seconds=seconds,
+        predicted_seconds=predicted_seconds(point, record),
         spread=interquartile_range(kept) / seconds,
         tokens_per_second=tokens_per_second,
         model_flops_per_second=sizes.model_flops / seconds,

@@ -38,6 +38,8 @@ _MAY_MISS = (
     "hfu_percent",
     "mfu_percent",
     "days_300b_tokens",
+    "predicted_seconds",
+    "over_prediction_percent",
     "bubble_measured_percent",
     "bubble_ideal_percent",
     "bubble_fraction_percent",
@@ -312,7 +314,7 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
     def of_peak(flops: int) -> float | None:
         return percent(flops / seconds / (first.ranks * peak)) if seconds and peak else None
 
-    spread, ideal = middle("spread"), first.ideal_bubble
+    spread, ideal, predicted = middle("spread"), first.ideal_bubble, middle("predicted_seconds")
     memory = [one.metrics.memory_bytes for one in launches if one.metrics.memory_bytes is not None]
     per_second = rate(tokens)
     return {
@@ -321,6 +323,8 @@ def _numbers(launches: Sequence[Launch]) -> dict[str, Any]:
         "iteration_seconds": seconds,
         "spread_percent": None if spread is None else 100 * spread,
         "launch_spread_percent": None,
+        "predicted_seconds": predicted,
+        "over_prediction_percent": 100 * (seconds / predicted - 1) if seconds and predicted else None,
         "tokens_per_second": per_second,
         "hardware_flops_per_iteration": first.hardware_flops,
         "model_flops_per_iteration": first.model_flops,

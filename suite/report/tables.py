@@ -195,6 +195,19 @@ _DETAILS = (
 )
 # Shown where a point has them.
 _OPTIONAL = {
+    "predicted_seconds": Column(
+        "predicted s",
+        "predicted s",
+        "An emulated iteration by the event simulation: the point's pace, and as latency what a message took at the "
+        "launch's start while every rank sent one.",
+        _number("predicted_seconds", 4),
+    ),
+    "over_prediction_percent": Column(
+        "over prediction",
+        "over prediction",
+        "The emulated iteration time over the predicted one: what the engine costs.",
+        _percent("over_prediction_percent"),
+    ),
     "optimizer_bytes": Column(
         "optimizer state",
         "optimizer",
