@@ -66,7 +66,7 @@ def ideal(point: Point, source: str) -> Ideal:
 
 
 def predicted_seconds(point: Point, record: Record) -> float | None:
-    """The event simulation of an emulated launch: with the point's pace, and the messages' latency measured at its start.
+    """The event simulation of an emulated launch: with the point's pace, and its messages' measured latency.
 
     None elsewhere, and where the program is too long to simulate in a report.
     """
