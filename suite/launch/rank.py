@@ -102,6 +102,11 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         backend = "nccl" if place.device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
         dist.init_process_group(backend, timeout=timeout)
+    if place.device.type == "cuda" and lowered.schedule.cap is not None:
+        raise RuntimeError(
+            f"schedule {lowered.schedule.name} needs messages with tags, which NCCL does not have; a cluster profile with "
+            "device: cpu would work"
+        )
     board.note_phase("building the model")
     topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
     if job.source == "emulated":
