@@ -104,8 +104,8 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
         dist.init_process_group(backend, timeout=timeout)
     if place.device.type == "cuda" and lowered.schedule.cap is not None:
         raise RuntimeError(
-            f"schedule {lowered.schedule.name} needs messages with tags, which NCCL does not have; a cluster profile with "
-            "device: cpu would work"
+            f"schedule {lowered.schedule.name} needs messages with tags, which NCCL does not have; "
+            "a cluster profile with device: cpu would work"
         )
     board.note_phase("building the model")
     topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
