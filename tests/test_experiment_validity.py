@@ -231,7 +231,7 @@ def test_schedule_rules_reach_the_point():
         {"kernels": "triton"},
         {"kernels": "apex"},
         {"kernels": {"attention": "apex", "layer_norm": "torch"}},
-        {"schedule": "zb-h1", "parallel": {"sharding": "zero3", "data": 2}},
+        {"schedule": {"name": "zb-h1"}, "parallel": {"sharding": "zero3", "data": 2}},
     ],
 )
 def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(sections):

@@ -43,7 +43,7 @@ def assert_bubble(times, bubble, work):
     assert times.bubble_over_ideal == pytest.approx(bubble / work, abs=1e-6)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(p=STAGES, m=MICROBATCHES, costs=COSTS)
 def test_gpipe_and_1f1b_prove_with_their_peaks_and_bubbles(p, m, costs):
     whole = costs.forward + costs.input_gradient + costs.weight_gradient
@@ -56,7 +56,7 @@ def test_gpipe_and_1f1b_prove_with_their_peaks_and_bubbles(p, m, costs):
         assert_bubble(timeline(schedule, costs), (p - 1) * whole, m * whole)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(p=STAGES, m=MICROBATCHES, v=CHUNKS, costs=COSTS, data=st.data())
 def test_interleaved_proves_with_its_peaks_and_bubbles_for_every_allowed_group(p, m, v, costs, data):
     group = data.draw(st.sampled_from(allowed_groups(p, m)))
