@@ -28,7 +28,17 @@ def evaluated(at):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("layout", "schedule"), [((2, 1, 1), "1f1b"), ((1, 2, 2), "gpipe"), ((2, 2, 1), "interleaved"), ((1, 4, 1), "1f1b")]
+    ("layout", "schedule"),
+    [
+        ((2, 1, 1), "1f1b"),
+        ((1, 2, 2), "gpipe"),
+        ((2, 2, 1), "interleaved"),
+        ((1, 4, 1), "1f1b"),
+        ((1, 2, 1), "zb-v"),
+        ((1, 2, 2), "chimera"),
+        ((1, 2, 1), "dualpipe"),
+        ((1, 2, 1), {"name": "readiness", "base": "chimera", "cap": 2}),
+    ],
 )
 def test_every_layout_has_the_single_process_evaluation_loss(layout, schedule):
     (expected, again), trained = run_ranks(1, evaluated, point())[0]

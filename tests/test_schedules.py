@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from unittest import mock
 
 import pytest
@@ -12,11 +13,12 @@ from suite.experiment.point import Schedule as Options
 from suite.pipeline.generators import GENERATORS, why_not
 from suite.pipeline.generators.gpipe import gpipe
 from suite.pipeline.generators.interleaved import allowed_groups, interleaved
+from suite.pipeline.generators.looped_bfs import looped_bfs
 from suite.pipeline.generators.one_f_one_b import one_f_one_b
 from suite.pipeline.names import SCHEDULE_NAMES
-from suite.pipeline.program import Action, ScheduleError
+from suite.pipeline.program import Action, Schedule, ScheduleError
 from suite.pipeline.proof import prove
-from suite.pipeline.timeline import Costs, timeline
+from suite.pipeline.timeline import Costs, Link, Network, critical_path, timeline
 
 STAGES, MICROBATCHES, CHUNKS = st.integers(1, 8), st.integers(1, 24), st.integers(1, 4)
 COSTS = st.builds(Costs, *[st.floats(0.1, 10)] * 3)
@@ -154,6 +156,14 @@ BROKEN = {
         {1: actions("F1.0 BW1.0 B1.0 F1.1 BW1.1 F1.2 BW1.2")},
         "stage 1, microbatch 0 must be .* found 1 BW, 1 B and 0 W",
     ),
+    "recomputation": (
+        {1: (Action("F", 1, 0), Action("R", 1, 0), *actions("BW1.0 F1.1 BW1.1 F1.2 BW1.2"))},
+        "R 1.0 is a recomputation, which no engine runs",
+    ),
+    "slices": (
+        {1: (Action("F", 1, 0, slice=1), *actions("F1.0 BW1.0 F1.1 BW1.1 F1.2 BW1.2"))},
+        "F 1.0/1 is a slice of the sequence, which no engine runs",
+    ),
 }
 
 
@@ -161,6 +171,40 @@ BROKEN = {
 def test_a_broken_program_is_refused_with_the_reason(programs, reason):
     with pytest.raises(ScheduleError, match=reason):
         prove(changed(programs))
+
+
+def test_replicas_of_a_stage_on_one_rank_are_refused():
+    rows = "F0.0 F2.1' BW2.1' BW0.0", "F1.0 F1.1' BW1.0 BW1.1'", "F2.0 BW2.0 F0.1' BW0.1'"
+    programs = tuple(
+        tuple(
+            Action(kind, int(s), int(i), replica=len(up)) for kind, s, i, up in re.findall(r"(BW|F)(.)\.(.)('?)", row)
+        )
+        for row in rows
+    )
+    with pytest.raises(ScheduleError, match="rank 1 hosts stage 1 of several replicas"):
+        prove(Schedule("both ways", 3, 2, 1, ((0, 1, 2), (2, 1, 0)), programs))
+
+
+NETWORKS = [None, *(Network(1.0, Link(0.25, 2.0), overlap=overlap) for overlap in (True, False))]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@settings(max_examples=60, deadline=None)
+@given(p=st.integers(1, 5), m=st.integers(1, 8), v=st.integers(1, 2), costs=COSTS)
+def test_the_critical_path_leaves_no_time_unexplained(network, p, m, v, costs):
+    schedule = looped_bfs(p, m, v)
+    times = timeline(schedule, costs, network)
+    arrivals = {transfer.consumer: transfer.end for transfer in times.transfers}
+    path = critical_path(schedule, times)
+    assert path[0].start == 0
+    assert path[-1].end == times.makespan
+    for before, span in pairwise(path):
+        if before.rank != span.rank:
+            assert span.start == arrivals.get(span.action, before.end)
+        elif network is None or network.overlap:
+            assert span.start == before.end
+        else:  # the rank sends, or takes a message, or both
+            assert span.start - before.end == pytest.approx(0.5 * round((span.start - before.end) / 0.5))
 
 
 def test_a_backward_split_into_b_and_w_is_accepted():

@@ -10,6 +10,7 @@ from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
+    RECOMPUTE,
     RELEASING_KINDS,
     WEIGHT_GRADIENT,
     Action,
@@ -48,9 +49,12 @@ def prove(schedule: Schedule, forward_only: bool = False) -> Proof:
         ScheduleError: the schedule must not run; the message names the action and why.
     """
     with no_collection():
+        _runnable(schedule)
         _complete(schedule.graph, forward_only)
         settled(schedule, Costs())  # a hint with a cap can lock up although its own order cannot
         lowered = lower(schedule)
+        if not forward_only:
+            _reductions_agree(lowered)
         prove_messages(lowered)
         chunks = tuple(_peak(program, (FORWARD,), RELEASING_KINDS) for program in schedule.programs)
         deferred = tuple(_peak(program, (INPUT_GRADIENT,), (WEIGHT_GRADIENT,)) for program in schedule.programs)
@@ -91,6 +95,25 @@ def _complete(graph: Graph, forward_only: bool) -> None:
         )
 
 
+def _runnable(schedule: Schedule) -> None:
+    """Nothing that no engine carries out: a recomputation, a slice of the sequence, or a stage twice on one rank.
+
+    The gradients of a stage's replicas are added up over ranks, so that two on the same one would not be.
+    """
+    for program in schedule.programs:
+        for action in program:
+            if action[0] == RECOMPUTE or action[3]:
+                what = "recomputation" if action[0] == RECOMPUTE else "slice of the sequence"
+                raise ScheduleError(f"{action} is a {what}, which no engine runs; F, B, W and BW of slice 0 would work")
+    for stage in range(schedule.virtual_stages):
+        hosts = [row[stage] for row in schedule.placement]
+        if len(set(hosts)) < len(hosts):
+            rank = next(host for host in hosts if hosts.count(host) > 1)
+            raise ScheduleError(
+                f"rank {rank} hosts stage {stage} of several replicas; each replica's must be on another rank"
+            )
+
+
 def _replica_of(graph: Graph, microbatch: int) -> int:
     """The one replica that the microbatch passes; replica 0 where it passes none."""
     schedule = graph.schedule
@@ -126,10 +149,8 @@ def prove_messages(lowered: Lowered) -> None:
     settle until both have: it has arrived.
 
     Raises:
-        ScheduleError: two ranks disagree on the order of their messages or of their reductions, or the program
-            deadlocks.
+        ScheduleError: two ranks disagree on the order of their messages, or the program deadlocks.
     """
-    _reductions_agree(lowered)
     places = _places(lowered)
     messages, size = lowered.messages, len(lowered.codes)
     incoming, ends = messages.incoming, messages.ends

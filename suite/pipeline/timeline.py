@@ -234,5 +234,7 @@ def critical_path(schedule: Schedule, times: Timeline) -> list[Span]:
         }
         if start <= 0 or not ready:
             return chain[::-1]
-        number = max(ready, key=lambda other: (ready[other], other))
+        # Without overlap an action may start later than anything ended: when its rank had sent, or taken its message.
+        decisive = [other for other, moment in ready.items() if moment == start] or before
+        number = max(decisive)
         chain.append(spans[number])
