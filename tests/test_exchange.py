@@ -355,7 +355,7 @@ BROKEN_JSON = {
     "field twice": (changed_json()[:-1] + ', "name": "x"}', 'field "name" is there twice'),
     "field unknown": (changed_json(extra=1), 'field "extra" is unknown'),
     "field missing": (changed_json().replace('"chunks": 1, ', ""), 'field "chunks" is missing'),
-    "name": (changed_json(name=None), '"name" is null; it must be text'),
+    "name": (changed_json(name=None), '"name" is null; it must be printable text'),
     "stages": (changed_json(stages=True), '"stages" is true; it must be a whole number of at least 1'),
     "microbatches": (changed_json(microbatches=0), '"microbatches" is 0; it must be a whole number'),
     "chunks": (changed_json(chunks=1.0), '"chunks" is 1.0; it must be a whole number'),

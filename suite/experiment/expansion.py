@@ -13,6 +13,7 @@ from suite.experiment.expression import EvaluationError, Expression
 from suite.experiment.fields import FIELDS, REQUIRED, short
 from suite.experiment.overrides import read_overrides
 from suite.experiment.point import Point
+from suite.experiment.schedule_digest import with_digest
 from suite.experiment.settings import Setting, Settings, lay, read
 from suite.experiment.spec import Derivation, Experiment, Requirement, Scale
 from suite.experiment.sweep import Choice
@@ -109,7 +110,7 @@ class _Expander:
             return None
         if failed is not None:
             return Planned(None, [failed], _hash(settings), label or "unresolved", _nested(settings))
-        point = Point.model_validate(_nested(settings))
+        point = with_digest(Point.model_validate(_nested(settings)))
         reasons = violations(point, cluster, self.source)
         reasons += [reason for rule in self.scale.require if (reason := _broken(settings, rule)) is not None]
         return Planned(point, reasons, point.id, label or _summary(point), point.model_dump(mode="json"))

@@ -30,6 +30,9 @@ Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=1e7)]
+Paced = Annotated[float, Field(strict=True, gt=0, le=1e4)]
+Travel = Annotated[float, Field(strict=True, ge=0, le=1e4)]
+Bandwidth = Annotated[float, Field(strict=True, ge=0, le=1e15)]
 LossScale = Annotated[float, Field(strict=True, gt=0, le=2.0**32)]
 
 
@@ -100,7 +103,8 @@ class Schedule(Section):
 
     `group`: microbatches per group of the interleaved schedules; left out, the pipeline size. `cap`: microbatches in
     flight, in shares of a rank. `base`: the schedule that `readiness` takes as its hint; left out, 1f1b. `costs`:
-    time of F, B and W that `list` makes its order for. `split`: layers per virtual stage.
+    time of F, B and W that `list` makes its order for. `split`: layers per virtual stage. `digest`: a hash of the
+    file's content, which a plan fills in: the same program is the same point under any path.
     """
 
     name: ScheduleName = "1f1b"
@@ -110,6 +114,7 @@ class Schedule(Section):
     base: ScheduleName | None = None
     split: tuple[Count, ...] | None = None
     file: str | None = None
+    digest: str | None = None
     costs: tuple[Rate, Rate, Rate] = (1.0, 1.0, 1.0)
 
     @model_validator(mode="before")
@@ -170,11 +175,11 @@ class Pace(Section):
     simulated message has a latency in seconds, and a bandwidth in bytes/s (0: unlimited); an emulated one is real.
     """
 
-    forward: Rate = 0.02
-    input_gradient: Rate = 0.02
-    weight_gradient: Rate = 0.02
-    latency: Limit = 0.0
-    bandwidth: Limit = 0.0
+    forward: Paced = 0.02
+    input_gradient: Paced = 0.02
+    weight_gradient: Paced = 0.02
+    latency: Travel = 0.0
+    bandwidth: Bandwidth = 0.0
     overlap: Flag = True  # whether ranks compute while messages travel
 
 

@@ -9,6 +9,7 @@ from suite.experiment.errors import did_you_mean, shown
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
 from suite.experiment.point import MOST_LAYERS, Checkpoint, Data, Model, Point
+from suite.experiment.schedule_digest import schedule_digest
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
 from suite.kernels.registry import OPERATORS
@@ -116,7 +117,28 @@ def _batch_and_schedule(point: Point) -> list[str]:
     from suite.pipeline.generators import why_not
 
     reason = why_not(point.schedule, stages=point.parallel.pipeline, microbatches=point.microbatches)
+    if reason is None and point.schedule.name == "file":
+        reason = _file_problem(point)
     return [] if reason is None else [reason]
+
+
+def _file_problem(point: Point) -> str | None:
+    """What a schedule from a file can have that the generated ones have not."""
+    from suite.pipeline.generators import placement
+
+    path, digest = point.schedule.file, point.schedule.digest
+    assert path is not None
+    now = schedule_digest(path)
+    if digest is not None and digest != now:
+        return f"schedule.digest={digest}: the file {path} has {now}; schedule.digest={now} would work"
+    replicas = placement(point.schedule, point.parallel.pipeline)
+    first, last = ({hosts[end] for hosts in replicas} for end in (0, -1))
+    if len(replicas) > 1 and first != last and point.model.tied_embeddings:
+        return (
+            f"model.tied_embeddings=true: of the replicas in {path} first stages are on ranks {sorted(first)} and last "
+            f"ones on {sorted(last)}, which would have to be the same; model.tied_embeddings=false would work"
+        )
+    return None
 
 
 def _inputs(point: Point) -> list[str]:

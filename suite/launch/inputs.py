@@ -9,7 +9,7 @@ from suite.experiment.point import Point
 from suite.records.schema import Record
 
 _DATA = ("data.path", "data.tokenizer")
-_OTHERS = ("data.validation", "checkpoint.path", "checkpoint.weights", "schedule.file")
+_OTHERS = ("data.validation", "checkpoint.path", "checkpoint.weights")
 
 
 class Inputs:

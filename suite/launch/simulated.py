@@ -59,6 +59,8 @@ def simulate(job: Job) -> Record:
         return job.record("failed", str(error), started, environment=host_environment())
     environment = {**host_environment(), "peak_reason": NO_PEAK, "cluster": point.cluster}
     fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
+    if not point.measure.trace:
+        del fields["trace"]
     return job.record("ok", None, started, environment=environment, **fields)
 
 

@@ -102,8 +102,7 @@ class Topology:
 def build_topology(parallel: Parallel, device_type: str, placement: Placement) -> Topology:
     """Create all process groups; every rank calls this once, after `init_process_group`.
 
-    Raises:
-        ValueError: with replicas, a rank that holds a first stage holds no last stage.
+    Where there are replicas and tied embeddings, each rank with a first stage has to have a last one.
     """
     if parallel.ranks == 1:
         return Topology(rank=0)
@@ -127,16 +126,10 @@ def build_topology(parallel: Parallel, device_type: str, placement: Placement) -
 def _embedding_group(ranks: torch.Tensor, placement: Placement) -> Group:
     """The group of first and last stage at this rank's tensor and data coordinates; all ranks create all groups.
 
-    With replicas every rank that holds a first stage must hold a last one too: it then has the tied weight once.
+    With replicas every rank that has a first stage has a last one too if they are tied: it then has the weight once.
     """
-    first, last = ({row[end] for row in placement} for end in (0, -1))
-    if first == last:
+    if len(placement) > 1 or placement[0][0] == placement[0][-1]:
         return ALONE
-    if len(placement) > 1:
-        raise ValueError(
-            f"tied embeddings on replicated stages need each rank with a first stage (pipeline ranks {sorted(first)}) "
-            f"to have a last one ({sorted(last)}); model.tied_embeddings=false would work"
-        )
     mine = ALONE
     for pair in ranks.flatten(1)[[placement[0][0], placement[0][-1]]].T.tolist():
         handle = dist.new_group(pair)

@@ -100,8 +100,8 @@ def _parse_json(text: str) -> Schedule:
         raise ScheduleError(
             f'field "{odd}" is {"unknown" if odd in found else "missing"}; a schedule has exactly {_FIELDS}'
         )
-    if not isinstance(found["name"], str):
-        raise ScheduleError(f'"name" is {json.dumps(found["name"])}; it must be text')
+    if not isinstance(found["name"], str) or not found["name"].isprintable():
+        raise ScheduleError(f'"name" is {json.dumps(found["name"])[:40]}; it must be printable text')
     stages, microbatches, chunks = (_count(found, key) for key in ("stages", "microbatches", "chunks"))
     if stages * chunks * microbatches > MOST_ACTIONS:
         raise ScheduleError(

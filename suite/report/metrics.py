@@ -14,6 +14,7 @@ from suite.report.ideal import ideal, predicted_seconds
 TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 SECONDS_PER_DAY = 86400.0
 
+_ROUNDING = 1e-9  # what sums of times leave of a bubble that is none
 _MOST_NAMED = 10  # records that an error lists
 
 
@@ -161,7 +162,10 @@ def measured_bubble(record: Record, point: Point) -> float | None:
     None where the samples do not cover every pipeline rank in every kept iteration.
     """
     terms = bubble_terms(record, point)
-    return median((whole - busiest) / busiest for whole, busiest, _ in terms) if terms else None
+    if not terms:
+        return None
+    bubble = median((whole - busiest) / busiest for whole, busiest, _ in terms)
+    return 0.0 if abs(bubble) < _ROUNDING else bubble
 
 
 def bubble_terms(record: Record, point: Point) -> list[tuple[float, float, int]]:

@@ -29,6 +29,10 @@ from suite.pipeline.generators.two_stage_backward import two_stage_backward
 from suite.pipeline.generators.zb_v import zb_v
 from suite.pipeline.generators.zero_bubble import interleaved_zb, zb_h1, zb_h2
 from suite.pipeline.program import MOST_ACTIONS, Schedule, ScheduleError
+from suite.pipeline.readiness import settled
+from suite.pipeline.timeline import Costs
+
+MOST_RACED = 20_000  # actions of a hint that a plan still tries under its cap; longer ones are tried when they run
 
 
 def _any_sizes(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
@@ -150,7 +154,14 @@ def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | 
             "schedule.cap=null: readiness has no order that would limit the microbatches in flight; "
             f"schedule.cap={2 * stages} would work"
         )
-    return why_not(_base(options), stages, microbatches)
+    problem = why_not(_base(options), stages, microbatches)
+    if problem or 3 * stages * options.chunks * microbatches > MOST_RACED:
+        return problem
+    try:
+        settled(_hint(stages, microbatches, options), Costs())
+    except ScheduleError as error:
+        return f"schedule.cap={options.cap}: {error}"
+    return None
 
 
 GENERATORS["readiness"] = Generator(
