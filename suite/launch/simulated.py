@@ -45,8 +45,18 @@ class SimulatedSweep:
     def _job(self, point: Point) -> Job:
         name = revision()
         launch = Store(self.store).next_launch(self.experiment, self.scale, "simulated", point.id, name)
-        where = (self.experiment, self.scale, "simulated", point, name, launch, self.store.absolute())
-        return Job(*where, threads_per_rank=1, device="cpu", visible_devices=None)
+        return Job(
+            experiment=self.experiment,
+            scale=self.scale,
+            source="simulated",
+            point=point,
+            revision=name,
+            launch=launch,
+            store=self.store.absolute(),
+            threads_per_rank=1,
+            device="cpu",
+            visible_devices=None,
+        )
 
 
 def simulate(job: Job) -> Record:
