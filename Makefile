@@ -12,7 +12,7 @@ demo: $(VENV)/.ready-run
 	$(BIN)/suite report quickstart
 
 test: $(VENV)/.ready-test
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Random valid configurations, each held to the single process's loss, norm and gradients in fp64.
 
-The time spent is SUITE_FUZZ_SECONDS (20 where it is not set); a long run is `SUITE_FUZZ_SECONDS=1200 pytest -s
+The time spent is SUITE_FUZZ_SECONDS (10 where it is not set); a long run is `SUITE_FUZZ_SECONDS=1200 pytest -s
 tests/test_fuzz.py`, which prints how many configurations it held.
 """
 
@@ -18,7 +18,7 @@ from suite.experiment.catalogue import load_cluster
 from suite.experiment.point import Point
 from suite.experiment.validity import violations
 
-SECONDS = float(os.environ.get("SUITE_FUZZ_SECONDS", "20"))
+SECONDS = float(os.environ.get("SUITE_FUZZ_SECONDS", "10"))
 MOST = int(8 * SECONDS)  # more than the time allows; what is drawn later is passed over
 
 LAYOUTS = [(t, p, d) for t in (1, 2, 3, 4) for p in (1, 2, 3, 4) for d in (1, 2, 3, 4) if 1 < t * p * d <= 8]

@@ -66,10 +66,14 @@ def test_where_times_are_given_they_are_those_of_the_ideal(source):
     ("schedule", "chunks", "peak"),
     [("gpipe", 1, 8), ("1f1b", 1, 4), ("interleaved", 2, 5.5), ("zb-h2", 1, 7), ("v-min", 2, 2), ("dualpipe", 1, 5)],
 )
-def test_activations_in_flight_are_the_highest_of_any_rank(schedule, chunks, peak, tmp_path):
+def test_activations_in_flight_are_the_highest_of_any_rank(schedule, chunks, peak):
     record = record_of((1, 4, 1), schedule, chunks)
     assert metrics(record).peak_activations == peak
     assert f"{peak} microbatches of a rank's share at most" in explain(record)
+
+
+def test_activations_in_flight_are_in_the_report(tmp_path):
+    record, peak = record_of((1, 4, 1), "v-min", 2), 2
     report = write_report("One", written(tmp_path / "store", record), [], tmp_path / "out")
     (line,) = csv.DictReader((tmp_path / "out" / "data.csv").open())
     assert float(line["peak_activations"]) == peak
