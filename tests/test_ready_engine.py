@@ -281,9 +281,9 @@ def hints(draw: st.DrawFn) -> Schedule:
     chunks = default_chunks(base)
     if base in ("interleaved", "looped-bfs", "interleaved-zb", "list"):
         chunks = draw(st.integers(1, 3))
-    options = Options(name="readiness", base=base, cap=cap, chunks=chunks)
+    options = Options(name="readiness", base=base, cap=max(m, cap), chunks=chunks)
     assume(why_not(options, p, m) is None)
-    return generate(options, p, m)
+    return replace(generate(options, p, m), cap=cap)  # with less, a plan would refuse what locks up
 
 
 def order_of(schedule: Schedule, costs: Costs) -> Schedule | str:
@@ -322,12 +322,15 @@ def test_a_hint_settles_into_a_schedule_that_proves_or_names_what_locks_up_at_an
 
 def test_a_hint_that_goes_back_in_reverse_locks_up_below_all_microbatches():
     assert hinted(built("readiness", 1, 2, cap=2, base="looped-bfs"), 0) == ["F 0.0", "F 0.1", "BW 0.1", "BW 0.0"]
-    with pytest.raises(ScheduleError) as refused:
-        prove(built("readiness", 1, 2, cap=1, base="looped-bfs"))
-    assert str(refused.value) == (
+    sentence = (
         "readiness locks up with 1 microbatches in flight: rank 0 cannot run F 0.1; a larger schedule.cap would work, "
         "at most the 2 microbatches"
     )
+    with pytest.raises(ScheduleError) as refused:
+        prove(replace(built("readiness", 1, 2, cap=2, base="looped-bfs"), cap=1))
+    assert str(refused.value) == sentence
+    with pytest.raises(ValueError, match=f"schedule.cap=1: {sentence}"):
+        built("readiness", 1, 2, cap=1, base="looped-bfs")
 
 
 @pytest.mark.parametrize("costs", [(1, 1, 1), (1, 1.5, 0.5), (1, 0.5, 0.5)])
