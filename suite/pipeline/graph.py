@@ -105,42 +105,63 @@ class Graph:
         names = [Action(k, s, *rest) for k, s in expected]
         return [name if n == MISSING else self.actions[n] for name, n in zip(names, self.needs[number], strict=False)]
 
-    @cached_property
+    @property
     def order(self) -> list[int]:
         """All actions in one order that respects every program and every dependency.
 
         Raises:
             ScheduleError: the programs deadlock; the message names the first action that cannot run.
         """
-        needs, first = self.needs, self.first
+        return self._walk[0]
+
+    @property
+    def whole_times(self) -> tuple[list[float], list[float]]:
+        """Start and end of every action where BW takes 2 and any other 1: whole numbers, so that equal times are equal.
+
+        Raises:
+            ScheduleError: the programs deadlock.
+        """
+        return self._walk[1:]
+
+    @cached_property
+    def _walk(self) -> tuple[list[int], list[float], list[float]]:
+        """Step through all programs, each rank as far as it gets, until all have ended or none can go on."""
+        needs, first, actions = self.needs, self.first, self.actions
         waiting: dict[int, int] = {}  # a missing action -> the rank that waits for it
         order: list[int] = []
-        done = bytearray(len(self.actions) + 1)  # the last byte is that of MISSING, which is never done
-        heads, ends = first[:-1], first[1:]
+        starts = [0.0] * len(actions)
+        ends = [-1.0] * (len(actions) + 1)  # -1: not done; the last is that of MISSING, which never is
+        heads, limits = first[:-1], first[1:]
+        clocks = [0.0] * len(heads)
         runnable = list(range(len(heads)))
         while runnable:
             rank = runnable.pop()
-            number, end = heads[rank], ends[rank]
-            while number < end:
+            number, limit, start = heads[rank], limits[rank], clocks[rank]
+            while number < limit:
                 missing = None
                 for other in needs[number]:
-                    if not done[other]:
+                    end = ends[other]
+                    if end < 0:
                         missing = other
                         break
+                    if end > start:
+                        start = end
                 if missing is not None:
                     waiting[missing] = rank
                     break
-                done[number] = 1
+                starts[number] = start
+                ends[number] = start = start + (2.0 if actions[number][0] == BACKWARD else 1.0)
+                clocks[rank] = start
                 order.append(number)
                 if number in waiting:
                     runnable.append(waiting.pop(number))
                 number += 1
             heads[rank] = number
-        if len(order) < len(self.actions):
-            raise ScheduleError(self._deadlock(heads, done))
-        return order
+        if len(order) < len(actions):
+            raise ScheduleError(self._deadlock(heads, [end >= 0 for end in ends]))
+        return order, starts, ends[:-1]
 
-    def _deadlock(self, heads: list[int], done: bytearray) -> str:
+    def _deadlock(self, heads: list[int], done: list[bool]) -> str:
         """Name the stuck action closest to the start of its program, and what it waits for."""
         stuck = [rank for rank, head in enumerate(heads) if head < self.first[rank + 1]]
         rank = min(stuck, key=lambda r: (heads[r] - self.first[r], r))

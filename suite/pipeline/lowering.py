@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from suite.pipeline.graph import MISSING, Graph
-from suite.pipeline.program import BACKWARD, FORWARD, RELEASING_KINDS, Action, Schedule
+from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action, Schedule
 
 RECEIVE_AHEAD = 2  # receives posted to one peer beyond what the timeline says has been sent
 
@@ -127,8 +127,7 @@ def lower(schedule: Schedule) -> Lowered:
         ScheduleError: the schedule deadlocks.
     """
     graph = schedule.graph
-    # Whole numbers, so that equal times compare equal.
-    starts, ends = graph.times([2.0 if action[0] == BACKWARD else 1.0 for action in graph.actions])
+    starts, ends = graph.whole_times
     messages = Messages(graph)
     streams = _streams(messages, ends, len(schedule.programs))
     finals = [_finals(graph, rank) for rank in range(len(schedule.programs))]

@@ -31,6 +31,11 @@ class Costs:
     weight_gradient: float = 1.0
     stages: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
+    @property
+    def are_equal(self) -> bool:
+        """Whether F, B and W take the same time everywhere."""
+        return not self.stages and self.forward == self.input_gradient == self.weight_gradient
+
     def by_kind(self, chunks: int) -> dict[str, float]:
         """The cost of one action of each kind where no stage has its own."""
         return {
@@ -156,14 +161,19 @@ def timeline(schedule: Schedule, costs: Costs | None = None, network: Network | 
     Raises:
         ScheduleError: the schedule deadlocks.
     """
-    graph, table = schedule.graph, (costs or Costs()).table(schedule)
+    graph, costs = schedule.graph, costs or Costs()
+    transfers: tuple[Transfer, ...] = ()
     with no_collection():
-        durations = [table[action[0], action[1]] for action in graph.actions]
-        transfers: tuple[Transfer, ...] = ()
-        if network is None:
-            starts, ends = graph.times(durations)
+        if network is None and costs.are_equal:
+            unit = costs.forward / schedule.chunks
+            starts, ends = ([unit * moment for moment in times] for times in graph.whole_times)
         else:
-            starts, ends, transfers = _with_network(graph, durations, network)
+            table = costs.table(schedule)
+            durations = [table[action[0], action[1]] for action in graph.actions]
+            if network is None:
+                starts, ends = graph.times(durations)
+            else:
+                starts, ends, transfers = _with_network(graph, durations, network)
         spans = list(map(Span, graph.rank, graph.actions, starts, ends))
         ranks = tuple(tuple(spans[low:high]) for low, high in zip(graph.first, graph.first[1:], strict=False))
     return Timeline(ranks, transfers)
