@@ -329,7 +329,7 @@ def test_a_hint_that_goes_back_in_reverse_locks_up_below_all_microbatches():
     with pytest.raises(ScheduleError) as refused:
         prove(replace(built("readiness", 1, 2, cap=2, base="looped-bfs"), cap=1))
     assert str(refused.value) == sentence
-    with pytest.raises(ValueError, match=f"schedule.cap=1: {sentence}"):
+    with pytest.raises(ValueError, match=r"schedule.cap=1: .* cannot run F 0.1; schedule.cap=2 would work"):
         built("readiness", 1, 2, cap=1, base="looped-bfs")
 
 

@@ -21,7 +21,7 @@ name: stall
 model: {layers: 2, hidden_size: 32, heads: 2, vocab_size: 256, seq_length: 16}
 parallel: {pipeline: 2}
 training: {global_batch: 4}
-measure: {iterations: 100000, stall_seconds: 2.0}
+measure: {iterations: 100000, stall_seconds: 6.0}
 """
 
 
@@ -45,7 +45,7 @@ def test_a_stopped_rank_is_named_with_its_action_and_the_message_others_wait_for
     states = [line for line in lines if line.startswith("rank ") and " s" in line and "Stalled" not in line]
     assert states[0].startswith("rank 1: ")
     assert states[1].startswith("rank 0: ")
-    assert "rank 0: Stalled: got no further within the limit (measure.stall_seconds=2)" in lines[0]
+    assert "rank 0: Stalled: got no further within the limit (measure.stall_seconds=6)" in lines[0]
 
 
 def _wait_for(find, seconds=120):

@@ -160,7 +160,8 @@ def _no_hint(stages: int, microbatches: int, options: ScheduleOptions) -> str | 
     try:
         settled(_hint(stages, microbatches, options), Costs())
     except ScheduleError as error:
-        return f"schedule.cap={options.cap}: {error}"
+        reason = str(error).partition("; ")[0]
+        return f"schedule.cap={options.cap}: {reason}; schedule.cap={microbatches} would work"
     return None
 
 
