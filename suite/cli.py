@@ -382,6 +382,7 @@ def schedule(
     as_json: AsJson = False,
 ) -> None:
     """Prove schedules, print their bubbles and peaks of live activations, and draw or export them."""
+    from suite.pipeline.collection import no_collection
     from suite.pipeline.summary import read_network
     from suite.schedules import Asked, Drawing
 
@@ -389,16 +390,17 @@ def schedule(
         refuse("--json prints numbers only; it goes with neither --format nor --out")
     if trace and cost:
         refuse("--trace takes the times of the record; leave --cost out")
+    form = format_ or Format.TEXT
     try:
         asked = Asked(stages, microbatches, chunks, group, cap, base, file)
-        drawing = Drawing.of(names or [], asked, trace, cost or "1,1,1", read_network(latency, transfer, overlap))
-        if as_json:
-            _print_json(drawing.as_json())
-            return
-        form = format_ or Format.TEXT
-        text = drawing.exported(form, out_file is not None)
+        with no_collection():
+            drawing = Drawing.of(names or [], asked, trace, cost or "1,1,1", read_network(latency, transfer, overlap))
+            text = "" if as_json else drawing.exported(form, out_file is not None)
     except ValueError as error:
         refuse(str(error))
+    if as_json:
+        _print_json(drawing.as_json())
+        return
     if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
         print(drawing.summary)
     if out_file:

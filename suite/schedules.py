@@ -1,6 +1,5 @@
 """What `suite schedule` is asked for: schedules by name or from a file, and the measured timeline of a record."""
 
-import gc
 import json
 import shutil
 import sys
@@ -17,7 +16,7 @@ from suite.pipeline.drawing import Panel
 from suite.pipeline.exchange import read_schedule
 from suite.pipeline.generators import GENERATORS, generate
 from suite.pipeline.names import SCHEDULE_NAMES, default_chunks
-from suite.pipeline.program import Action, Schedule
+from suite.pipeline.program import Schedule
 from suite.pipeline.summary import (
     Predicted,
     exported,
@@ -30,8 +29,9 @@ from suite.pipeline.summary import (
     times_json,
     title,
 )
-from suite.pipeline.timeline import Costs, Network, Span, Timeline
+from suite.pipeline.timeline import Costs, Network, Timeline
 from suite.records.schema import Trace
+from suite.report.predicted import traced
 
 FILE = "file"  # the name of the schedule that lies in a file
 EQUAL = Costs()
@@ -139,22 +139,18 @@ def read_measured(path: Path) -> Measured:
     if found is None:
         raise ValueError(f"--trace {path}: the record has no trace; measure.trace=true keeps one iteration's")
     try:
-        spans = Trace.model_validate(found).spans
+        trace = Trace.model_validate(found)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise ValueError(f"--trace {path}: trace.{where}: {problem['msg']}") from None
-    rows: dict[int, list[Span]] = {}
-    for span in sorted(spans, key=lambda span: (span.rank, span.start)):
+    for span in trace.spans:
         if not 0 <= span.start <= span.end:
             raise ValueError(f"--trace {path}: the trace has an action from {span.start} to {span.end} s")
-        action = Action(span.kind, span.stage, span.microbatch, replica=span.replica)
-        rows.setdefault(span.rank, []).append(Span(span.rank, action, span.start, span.end))
-    if not rows or sorted(rows) != list(range(len(rows))):
-        raise ValueError(
-            f"--trace {path}: the trace has actions of ranks {sorted(rows)}; they count from 0 without gaps"
-        )
-    return Measured(path, source, options, Timeline(tuple(tuple(row) for row in rows.values())))
+    ranks = sorted({span.rank for span in trace.spans})
+    if not ranks or ranks != list(range(len(ranks))):
+        raise ValueError(f"--trace {path}: the trace has actions of ranks {ranks}; they count from 0 without gaps")
+    return Measured(path, source, options, traced(trace))
 
 
 def same_program(measured: Measured, schedule: Schedule) -> None:
@@ -208,7 +204,6 @@ class Drawing:
             raise ValueError(f"--trace {trace}: a record ran one schedule, but {len(names)} are named; name that one")
         costs = read_costs(cost)
         shown = []
-        gc.disable()  # it would walk all actions again and again, and this process ends with the drawing
         for schedule in schedules(names, asked, measured, costs):
             if measured:
                 if schedule.cap is None:

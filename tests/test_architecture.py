@@ -172,6 +172,7 @@ def measured(tmp_path_factory):
         ("status", "quickstart"),
         ("report", "quickstart"),
         ("run", "quickstart", "--dry-run"),
+        ("run", "quickstart", "--on", "simulate"),
     ],
     ids=lambda arguments: arguments[0],
 )

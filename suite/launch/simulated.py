@@ -69,9 +69,8 @@ def simulate(job: Job) -> Record:
         return job.record("failed", str(error), started, environment=host_environment())
     environment = {**host_environment(), "peak_reason": NO_PEAK, "cluster": point.cluster}
     fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
-    if not point.measure.trace:
-        del fields["trace"]
-    return job.record("ok", None, started, environment=environment, **fields)
+    trace = _trace(times) if point.measure.trace else None
+    return job.record("ok", None, started, environment=environment, trace=trace, **fields)
 
 
 def _samples(times: Timeline) -> dict[str, Any]:
@@ -88,6 +87,11 @@ def _samples(times: Timeline) -> dict[str, Any]:
                 "busy_by_action": {kind: [seconds] for kind, seconds in busy.items()},
             }
         )
+    timed = {"seconds": [times.makespan], "warmup": 0, "forward_backward_seconds": [times.makespan]}
+    return {"iterations": timed, "ranks": ranks}
+
+
+def _trace(times: Timeline) -> dict[str, Any]:
     spans = [
         {
             "rank": span.rank,
@@ -101,5 +105,4 @@ def _samples(times: Timeline) -> dict[str, Any]:
         for row in times.ranks
         for span in row
     ]
-    timed = {"seconds": [times.makespan], "warmup": 0, "forward_backward_seconds": [times.makespan]}
-    return {"iterations": timed, "ranks": ranks, "trace": {"iteration": 0, "spans": spans}}
+    return {"iteration": 0, "spans": spans}

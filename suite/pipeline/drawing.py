@@ -19,7 +19,7 @@ COLOURS = {
     WEIGHT_GRADIENT: "#E45756",
     RECOMPUTE: "#B79A20",
 }
-_NAMES = {
+NAMES = {
     FORWARD: "forward",
     BACKWARD: "backward",
     INPUT_GRADIENT: "input gradient",
@@ -89,7 +89,7 @@ class _Look:
 
     def entries(self) -> list[str]:
         """The legend in text."""
-        entries = [f"{_LETTERS[kind]}0 {name}" for kind, name in _NAMES.items() if kind in self.kinds]
+        entries = [f"{_LETTERS[kind]}0 {name}" for kind, name in NAMES.items() if kind in self.kinds]
         if self.last_slice:
             entries.append("/1 slice 1 of the sequence")
         if self.last_chunk:
@@ -201,7 +201,7 @@ def _axis(end: float, scale: float, y: int, unit: str) -> list[str]:
 
 
 def _legend(look: _Look, y: int) -> list[str]:
-    entries = [(COLOURS[kind], 1.0, _PLAIN_LOOK, name) for kind, name in _NAMES.items() if kind in look.kinds]
+    entries = [(COLOURS[kind], 1.0, _PLAIN_LOOK, name) for kind, name in NAMES.items() if kind in look.kinds]
     if look.last_chunk:
         entries.append((COLOURS[FORWARD], 0.45, _PLAIN_LOOK, "lighter: later chunk of the rank"))
     if look.last_replica:

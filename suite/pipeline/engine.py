@@ -117,13 +117,17 @@ class Engine:
     def _run(self, op: Op, index: int) -> None:
         action = op.action
         assert action
-        value = self._input(op)
-        self.note(2 * index + 1)
-        start = self.clock.mark()
-        output = self.worker.run(action, value, op.final)
-        self.executed.append(Executed(action, start, self.clock.mark()))
+        output = self._execute(action, self._input(op), op.final, index)
         if output is not None:
             self.values[action] = output
+
+    def _execute(self, action: Action, value: torch.Tensor | None, final: bool, index: int) -> torch.Tensor | None:
+        """Have the worker carry out the action of instruction `index`, and note when."""
+        self.note(2 * index + 1)
+        start = self.clock.mark()
+        output = self.worker.run(action, value, final)
+        self.executed.append(Executed(action, start, self.clock.mark()))
+        return output
 
     def _input(self, op: Op) -> torch.Tensor | None:
         """The activation or gradient that the action consumes: a message, or a value of this rank."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from suite.measure.clock import Clock
 from suite.parallel.topology import ALONE, Group, Topology
-from suite.pipeline.engine import Engine, Executed, Waited, Worker
+from suite.pipeline.engine import Engine, Waited, Worker
 from suite.pipeline.lowering import Lowered
 from suite.pipeline.mailboxes import Mailboxes
 from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action
@@ -55,12 +55,14 @@ class ReadyEngine(Engine):
         self.outgoing = {op.message.producer: op.message for op in self.ops if op.kind == "send" and op.message}
         hosted = self.schedule.hosted(rank)
         self.first = {replica: min(stage for stage, r in hosted if r == replica) for _, replica in hosted}
+        self.expected = self._expected()
         self.mail = Mailboxes(transport.group, transport.empty)
 
     def run(self) -> None:
         """One pass over all microbatches, each rank at its own pace."""
         self.executed, self.waited = [], []
-        self._listen()
+        for source, tag, consumers in self.expected:
+            self.mail.listen(source, tag, consumers)
         waiting: dict[Stream, deque[Action]] = defaultdict(deque)
         for action in self.hint:
             waiting[_stream(action)].append(action)
@@ -77,17 +79,15 @@ class ReadyEngine(Engine):
             self.worker.reduce(Action(FORWARD, key[0], 0, 0, key[1]))
         self.mail.finish()
 
-    def _listen(self) -> None:
-        """Expect this iteration's messages, stream by stream in the order of their producers' hints."""
-        for rank, program in enumerate(self.schedule.programs):
-            expected: dict[int, list[Action]] = defaultdict(list)
-            by_producer = {m.producer: m.consumer for m in self.inputs.values() if m.source == rank}
-            for action in program if by_producer else ():
-                consumer = by_producer.get(action)
-                if consumer is not None:
-                    expected[self._tag(consumer)].append(consumer)
-            for tag, consumers in expected.items():
-                self.mail.listen(rank, tag, consumers)
+    def _expected(self) -> list[tuple[int, int, list[Action]]]:
+        """An iteration's messages by stream: source, tag, and consumers in the order of their producers' hint."""
+        consumers = {message.producer: message.consumer for message in self.inputs.values()}
+        streams: dict[tuple[int, int], list[Action]] = defaultdict(list)
+        for source in sorted({message.source for message in self.inputs.values()}):
+            for action in self.schedule.programs[source]:
+                if action in consumers:
+                    streams[source, self._tag(consumers[action])].append(consumers[action])
+        return [(source, tag, expected) for (source, tag), expected in streams.items()]
 
     def _tag(self, consumer: Action) -> int:
         stages, forward = self.schedule.virtual_stages, consumer.kind == FORWARD
@@ -138,10 +138,7 @@ class ReadyEngine(Engine):
             value = self.transport.whole(self.mail.take(action))
         elif action in self.local:
             value = self.values.pop(self.local[action])
-        self.note(2 * self.notes[action] + 1)
-        start = self.clock.mark()
-        output = self.worker.run(action, value, final=False)
-        self.executed.append(Executed(action, start, self.clock.mark()))
+        output = self._execute(action, value, final=False, index=self.notes[action])
         message = self.outgoing.get(action)
         if output is None:
             return

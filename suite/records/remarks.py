@@ -14,7 +14,7 @@ def remark(record: Record) -> str | None:
     losses = (record.iterations.loss if record.iterations else None) or []
     skipped = max((rank.skipped_steps for rank in record.ranks or []), default=0)
     found = []
-    if wrong := sum(not math.isfinite(loss) for loss in losses or ()):
+    if wrong := sum(not math.isfinite(loss) for loss in losses):
         found.append(f"the loss is not finite in {wrong} of {len(losses)} iterations")
     if skipped:
         found.append(

@@ -19,14 +19,6 @@ MUTED = "#6b7785"
 PALETTE = ("#3b6fb6", "#d1742f", "#4d9a57", "#8a63b5", "#b5495b", "#3aa6a6", "#a58a1f", "#6b7280")
 SOURCE_COLOURS = {"measured": "#3b6fb6", "emulated": "#d1742f", "simulated": "#4d9a57", "published": "#6b7280"}
 SOURCE_MARKERS = {"measured": "o", "emulated": "s", "simulated": "^", "published": "D"}
-KIND_COLOURS = {"F": "#4C78A8", "BW": "#F58518", "B": "#54A24B", "W": "#E45756", "R": "#B79A20"}
-KIND_NAMES = {
-    "F": "forward",
-    "BW": "backward",
-    "B": "input gradient",
-    "W": "weight gradient",
-    "R": "recomputation",
-}
 
 _TITLE = 70  # characters of a title's line
 _CHARACTER = 0.62  # a character's width and a legend column's handle and gaps, in units of the font's size

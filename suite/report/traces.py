@@ -8,13 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 
+from suite.pipeline.drawing import COLOURS, NAMES
 from suite.pipeline.timeline import Span, Timeline
 from suite.records.store import SOURCES
 from suite.report.predicted import predicted, traced
 from suite.report.style import (
     INK,
-    KIND_COLOURS,
-    KIND_NAMES,
     MUTED,
     WIDTH,
     Drawn,
@@ -113,7 +112,7 @@ def _timeline(name: str, launch: Launch, more: str) -> Drawn:
     shown = {_BELOW: ran, _THIN: forecast} if isinstance(forecast, Timeline) else {_ALONE: ran}
     total = max(row[-1].end for times in shown.values() for row in times.ranks)
     spans = [span for row in ran.ranks for span in row]
-    kinds = [kind for kind in KIND_COLOURS if any(span.action.kind == kind for span in spans)]
+    kinds = [kind for kind in COLOURS if any(span.action.kind == kind for span in spans)]
     where = f"{point.schedule_label} {point.layout}, m={point.microbatches}, point {record.point_id}"
     with styled():
         figure = new_figure(1.35 + min(_ROW * (1.25 if _THIN in shown else 1) * len(ran.ranks), _TALLEST))
@@ -178,7 +177,7 @@ class _Look:
 
     def colour(self, kind: str, chunk: int) -> str:
         """The kind's colour, lighter for later chunks."""
-        return lighter(KIND_COLOURS[kind], _PALEST * chunk / max(1, self.chunks - 1))
+        return lighter(COLOURS[kind], _PALEST * chunk / max(1, self.chunks - 1))
 
     def room(self, span: Span) -> float:
         """The box's width in points."""
@@ -217,7 +216,7 @@ def _microbatch(axes: Axes, span: Span, middle: float, look: _Look) -> None:
 
 
 def _patches(kinds: Sequence[str], look: _Look, forecast: bool) -> list[Patch]:
-    handles = [Patch(color=KIND_COLOURS[kind], label=f"{kind}, {KIND_NAMES[kind]}") for kind in kinds]
+    handles = [Patch(color=COLOURS[kind], label=f"{kind}, {NAMES[kind]}") for kind in kinds]
     if look.chunks > 1:
         handles.append(Patch(color=lighter(MUTED), label="lighter: later chunks of the rank"))
     if look.replicas > 1:

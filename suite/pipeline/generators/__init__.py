@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from suite.pipeline.collection import no_collection
@@ -174,9 +175,20 @@ GENERATORS["readiness"] = Generator(
 )
 
 
+def _from_file(name: str) -> Schedule:
+    """The schedule in a file, read and proved once as long as the file stays as it is."""
+    status = Path(name).stat()
+    return _cached(name, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _cached(name: str, changed: int, size: int) -> Schedule:
+    return replace(read_schedule(Path(name)), name="file")
+
+
 def _read(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
     assert options.file is not None
-    return replace(read_schedule(Path(options.file)), name="file")
+    return _from_file(options.file)
 
 
 def _unlike(stages: int, microbatches: int, options: ScheduleOptions) -> str | None:
@@ -184,7 +196,7 @@ def _unlike(stages: int, microbatches: int, options: ScheduleOptions) -> str | N
     if options.file is None:
         return "schedule.file=null: the schedule is read from a file; schedule.file=PATH, of torch's CSV, would work"
     try:
-        found = read_schedule(Path(options.file))
+        found = _from_file(options.file)
     except FileNotFoundError:
         return f"schedule.file={options.file}: there is no such file"
     except (ScheduleError, OSError) as error:
@@ -208,7 +220,7 @@ def placement(options: ScheduleOptions, stages: int) -> tuple[tuple[int, ...], .
         return placement(_base(options), stages)
     if options.name == "file":
         assert options.file is not None
-        return read_schedule(Path(options.file)).placement
+        return _from_file(options.file).placement
     if GENERATORS[options.name].replicas > 1:
         return (linear(stages), linear(stages)[::-1])
     return ((zigzag if options.name in _ZIGZAG else loop)(stages, options.chunks),)
