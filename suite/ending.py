@@ -12,6 +12,7 @@ import typer
 
 from suite.experiment.errors import BadInput
 from suite.launch.processes import take_interrupts
+from suite.records.published import BadRowsError
 
 DONE, SOME_FAILED, BAD_INPUT, NOTHING_MEASURED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -27,7 +28,7 @@ def to_the_end(command: Callable[[], object]) -> None:
             command()
         finally:
             sys.stdout.flush()
-    except BadInput as error:
+    except (BadInput, BadRowsError) as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         sys.exit(BAD_INPUT)
