@@ -84,7 +84,7 @@ def test_activations_in_flight_are_in_the_report(tmp_path):
 
 def test_a_readiness_driven_schedule_is_taken_in_the_order_that_it_gets():
     point = Point.model_validate(record_of((1, 4, 1)).point | {"schedule": {"name": "readiness", "cap": 3}})
-    found = ideal(point, "measured")
+    found = ideal(point, paced=False)
     assert found.basis == EQUAL
     assert max(found.peaks) <= 3
 

@@ -16,7 +16,7 @@ from suite.measure.flops import (
 )
 from suite.records.schema import Record
 from suite.records.store import StoredRecord
-from suite.report.ideal import FORMULA, GIVEN_TIMES, PACED, ideal
+from suite.report.ideal import FORMULA, GIVEN_TIMES, PACED, ideal, times_are_given
 from suite.report.metrics import Metrics, bubble_terms, check_efficiency, kept_seconds, metrics
 from suite.report.numbers import memory, percent
 
@@ -90,8 +90,8 @@ def _rates(record: Record, found: Metrics) -> Iterator[str]:
     yield "rates"
     tokens = found.tokens_per_iteration
     yield f"  tokens/s          B s / median = {tokens}/{seconds!r} = {found.tokens_per_second!r}"
-    if given := GIVEN_TIMES.get(record.source):
-        yield f"  {record.source:<17} {given}"
+    if times_are_given(record):
+        yield f"  {record.source:<17} {GIVEN_TIMES[record.source]}"
     yield f"  300e9 tokens      {found.days_to_train!r} days = 300e9/(tokens/s)/86400"
     named = (
         ("hardware", found.hardware_flops, found.hardware_flops_per_second),
@@ -126,7 +126,7 @@ def _peak(record: Record, point: Point, found: Metrics) -> Iterator[str]:
 def _ideal(record: Record, point: Point) -> Iterator[str]:
     """The ideal bubble and the activations in flight, with what they are made of."""
     p, v, m = point.parallel.pipeline, point.schedule.chunks, point.microbatches
-    at_best = ideal(point, record.source)
+    at_best = ideal(point, times_are_given(record))
     if at_best.basis == FORMULA and at_best.bubble is not None:
         yield f"  ideal             (p-1)/(v m) = ({p}-1)/({v}*{m}) = {100 * at_best.bubble:.4g} %"
     elif at_best.bubble is not None:

@@ -58,7 +58,7 @@ def throughput(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
         legend(figure, _patches(kept, colours, any(row["oversubscribed"] for row in kept)))
         title(figure, f"Throughput by layout (tensor, pipeline, data), {unit}")
     best = max(kept, key=lambda row: row[key])
-    sources = {row["source"] for row in kept}
+    paced = {row["source"] for row in kept if row["times_are_given"]}
     return Drawn(
         "throughput",
         "Throughput",
@@ -66,7 +66,7 @@ def throughput(table: pd.DataFrame, colours: Mapping[str, str]) -> Drawn:
         f"for {best['label']}, {best['source']}.",
         f"By layout (tensor, pipeline, data), in {what}. "
         "A series is a schedule and a source. Hatched: oversubscribed, ranks share cores or devices."
-        + "".join(f" {source.capitalize()}: {GIVEN_TIMES[source]}." for source in PACED_SOURCES if source in sources),
+        + "".join(f" {source.capitalize()}: {GIVEN_TIMES[source]}." for source in PACED_SOURCES if source in paced),
         figure,
     )
 

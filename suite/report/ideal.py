@@ -23,6 +23,12 @@ GIVEN_TIMES = {  # by source, where nothing is computed: what its rates are
 }
 PACED_SOURCES = tuple(GIVEN_TIMES)
 
+
+def times_are_given(record: Record) -> bool:
+    """Whether the pace gave the times of the actions; a simulation of a device says what its time is made of."""
+    return record.source in PACED_SOURCES and record.breakdown_seconds is None
+
+
 _FORMULA_HOLDS = ("gpipe", "1f1b", "interleaved")  # the schedules that the paper's formula describes
 
 
@@ -43,16 +49,15 @@ class Ideal:
     reason: str | None = None
 
 
-def ideal(point: Point, source: str) -> Ideal:
+def ideal(point: Point, paced: bool) -> Ideal:
     """The ideal of the point's schedule: the paper's (p-1)/(v m) where it holds, or else the event simulation.
 
-    The simulation takes the same time for F, B and W, or that of the point's pace where the source is one of
-    `PACED_SOURCES`. `readiness` is taken in the order that results.
+    The simulation takes the same time for F, B and W, or with `paced` that of the point's pace. `readiness` is taken in
+    the order that results.
     """
     schedule, stages, microbatches = point.schedule, point.parallel.pipeline, point.microbatches
     if microbatches < 1:
         return Ideal(reason="no ideal bubble: there is no microbatch")
-    paced = source in PACED_SOURCES
     costs = pace_costs(point.pace) if paced else Costs()
     simulated = _simulated(
         *(schedule, stages, microbatches), (costs.forward, costs.input_gradient, costs.weight_gradient)

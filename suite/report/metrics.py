@@ -9,7 +9,7 @@ from suite.experiment.point import Point
 from suite.experiment.recorded import point_of
 from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
 from suite.records.schema import Record
-from suite.report.ideal import ideal, predicted_seconds
+from suite.report.ideal import ideal, predicted_seconds, times_are_given
 
 TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 SECONDS_PER_DAY = 86400.0
@@ -69,8 +69,19 @@ def metrics(record: Record, point: Point | None = None) -> Metrics:
         ValidationError: the configuration cannot be read by this version.
     """
     point = point or point_of(record)
+    at_best = ideal(point, times_are_given(record))
+    return replace(
+        achieved(record, point),
+        ideal_bubble=at_best.bubble,
+        ideal_basis=at_best.basis,
+        ideal_note=at_best.reason,
+        peak_activations=max(at_best.peaks) if at_best.peaks else None,
+    )
+
+
+def achieved(record: Record, point: Point) -> Metrics:
+    """`metrics` without the ideal of the schedule, which takes a simulation."""
     batch, ranks = point.training.global_batch, point.parallel.ranks
-    at_best = ideal(point, record.source)
     sizes = Metrics(
         ranks=ranks,
         microbatches=point.microbatches,
@@ -78,10 +89,6 @@ def metrics(record: Record, point: Point | None = None) -> Metrics:
         model_flops=model_flops(point.model, batch),
         causal_model_flops=causal_model_flops(point.model, batch),
         hardware_flops=hardware_flops(point.model, batch, point.parallel.tensor, point.training.recompute),
-        ideal_bubble=at_best.bubble,
-        ideal_basis=at_best.basis,
-        ideal_note=at_best.reason,
-        peak_activations=max(at_best.peaks) if at_best.peaks else None,
     )
     if record.status != "ok":
         return replace(sizes, note=record.reason or record.status)

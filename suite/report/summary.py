@@ -1,7 +1,7 @@
 """From records to the report's two tables: a row per launch and a row per point."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -14,8 +14,9 @@ from suite.experiment.point import Point
 from suite.experiment.recorded import point_of, why_not_its_own, why_unreadable
 from suite.records.frame import frame
 from suite.records.remarks import remark
+from suite.records.schema import Record
 from suite.records.store import SOURCES, Problem, StoredRecord
-from suite.report.ideal import PACED_SOURCES
+from suite.report.ideal import times_are_given
 from suite.report.labels import labels
 from suite.report.metrics import Metrics, check_efficiency, days_to_train, metrics
 from suite.report.storage import storage
@@ -120,8 +121,12 @@ class PointRow:
         return max(self.used, key=lambda launch: (launch.record.status == "ok", launch.finished))
 
 
-def launches_of(records: Sequence[StoredRecord]) -> tuple[list[Launch], list[Problem]]:
+def launches_of(
+    records: Sequence[StoredRecord], numbers: Callable[[Record, Point], Metrics] = metrics
+) -> tuple[list[Launch], list[Problem]]:
     """Resolves and computes every record; one whose configuration cannot be read, or was edited, is a problem.
+
+    `numbers` computes what is needed of a record: all `metrics`, or what was `achieved`.
 
     Raises ImpossibleEfficiencyError where any record claims more than 100 % of peak.
     """
@@ -137,7 +142,7 @@ def launches_of(records: Sequence[StoredRecord]) -> tuple[list[Launch], list[Pro
         if reason is not None:
             problems.append(Problem(record.file, reason))
             continue
-        launches.append(Launch(record, point, metrics(record, point)))
+        launches.append(Launch(record, point, numbers(record, point)))
     check_efficiency([(launch.record.file, launch.metrics) for launch in launches])
     return launches, problems
 
@@ -279,6 +284,7 @@ def _summary(row: PointRow) -> dict[str, Any]:
         "recompute": point.training.recompute,
         "status": record.status,
         "reason": record.reason,
+        "times_are_given": times_are_given(record),
         "oversubscribed": any(one.record.oversubscribed for one in row.used),
         "launches": len(timed),
         "launches_failed": sum(one.record.status != "ok" for one in row.used),
@@ -369,7 +375,7 @@ def _speedups(rows: Sequence[PointRow], rates: Sequence[float | None]) -> list[f
 
     def usable(row: PointRow, rate: float | None) -> bool:
         record = row.best.record
-        return rate == rate and rate is not None and not record.oversubscribed and record.source not in PACED_SOURCES
+        return rate == rate and rate is not None and not record.oversubscribed and not times_are_given(record)
 
     single: dict[tuple[object, ...], float] = {}
     for row, rate in zip(rows, rates, strict=True):

@@ -314,7 +314,7 @@ def footnotes(table: pd.DataFrame) -> list[str]:
             note(f"{row['status']}: {ABSENT if absent(row['reason']) else row['reason']}", row)
         elif row["oversubscribed"]:
             note(OVERSUBSCRIBED, row)
-        elif not absent(row["note"]) and row["source"] not in PACED_SOURCES:  # the sources' own line says it of all
+        elif not absent(row["note"]) and not row["times_are_given"]:  # the sources' own line says it of all
             note(row["note"], row)
     for row in rows(table):
         if row["status"] == "ok" and not absent(row["remark"]):
@@ -329,7 +329,8 @@ def footnotes(table: pd.DataFrame) -> list[str]:
 
 def _given_times(table: pd.DataFrame) -> list[str]:
     """What the rates of sources are in which nothing was computed."""
-    return [f"{source}: {GIVEN_TIMES[source]}" for source in PACED_SOURCES if (table["source"] == source).any()]
+    paced = set(table["source"][table["times_are_given"]])
+    return [f"{source}: {GIVEN_TIMES[source]}" for source in PACED_SOURCES if source in paced]
 
 
 def _ideals(table: pd.DataFrame) -> list[str]:
