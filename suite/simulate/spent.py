@@ -1,6 +1,6 @@
 """Seconds by what they were spent on."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -14,12 +14,22 @@ class Spent:
     tensor_communication: float = 0.0
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Spent(
+            self.gemm + other.gemm,
+            self.attention + other.attention,
+            self.elementwise + other.elementwise,
+            self.launch + other.launch,
+            self.tensor_communication + other.tensor_communication,
+        )
 
     def __mul__(self, factor: float) -> "Spent":
-        return Spent(*(factor * seconds for seconds in astuple(self)))
+        return Spent(**{name: factor * seconds for name, seconds in self.by_name().items()})
 
     @property
     def seconds(self) -> float:
         """All of it."""
-        return sum(astuple(self))
+        return self.gemm + self.attention + self.elementwise + self.launch + self.tensor_communication
+
+    def by_name(self) -> dict[str, float]:
+        """Seconds by what they were spent on."""
+        return dict(vars(self))

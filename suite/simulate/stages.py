@@ -1,55 +1,55 @@
-"""What each virtual stage's actions take, with recomputation and the messages that ranks wait for."""
+"""What each virtual stage's actions take, with recomputation, and the messages that it sends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from suite.experiment.hardware import Hardware
 from suite.experiment.pace import message_bytes
 from suite.experiment.point import Point
 from suite.model.split import layer_split
-from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from suite.simulate.hardware import Hardware
-from suite.simulate.network import Group, all_gather, message
+from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, RECOMPUTE, WEIGHT_GRADIENT
+from suite.simulate.network import Group, all_gather, message, stride
 from suite.simulate.operators import Operators, Passes
 from suite.simulate.spent import Spent
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Seconds of a virtual stage's actions, by what they are spent on, and of the messages that it sends."""
+    """A virtual stage: what its actions spend, and the seconds of the messages that it sends on and back."""
 
-    forward: Spent
-    input_gradient: Spent
-    weight_gradient: Spent
+    passes: Passes
     send_activation: float = 0.0
     send_gradient: float = 0.0
 
-    def seconds(self, blocking: bool) -> dict[str, float]:
-        """The time of each kind of action; with `blocking` messages a rank is busy while it sends."""
-        activation, gradient = (self.send_activation, self.send_gradient) if blocking else (0.0, 0.0)
-        ahead = self.forward.seconds + activation
-        behind, weights = self.input_gradient.seconds + gradient, self.weight_gradient.seconds
-        return {FORWARD: ahead, INPUT_GRADIENT: behind, WEIGHT_GRADIENT: weights, BACKWARD: behind + weights}
-
     def spent(self, kind: str) -> Spent:
-        """One action's seconds by what they are spent on."""
+        """What one action of a kind spends."""
+        passes = self.passes
         return {
-            FORWARD: self.forward,
-            INPUT_GRADIENT: self.input_gradient,
-            WEIGHT_GRADIENT: self.weight_gradient,
-            BACKWARD: self.input_gradient + self.weight_gradient,
+            FORWARD: passes.forward,
+            RECOMPUTE: passes.forward,
+            INPUT_GRADIENT: passes.input_gradient,
+            WEIGHT_GRADIENT: passes.weight_gradient,
+            BACKWARD: passes.input_gradient + passes.weight_gradient,
         }[kind]
 
+    def sends(self, kind: str) -> float:
+        """Seconds of the message that an action of a kind sends."""
+        return {FORWARD: self.send_activation, INPUT_GRADIENT: self.send_gradient, BACKWARD: self.send_gradient}.get(
+            kind, 0.0
+        )
 
-def stages(point: Point, hardware: Hardware, hosts: Sequence[int]) -> list[Stage]:
-    """Every virtual stage of a point, whose stages live on the pipeline ranks `hosts`."""
-    operators = Operators(point, hardware)
+
+def stages(operators: Operators, hosts: Sequence[int]) -> list[Stage]:
+    """Every virtual stage of the operators' point; `hosts` are the pipeline ranks of its stages.
+
+    Full recomputation runs the layers' forward pass once more before their backward pass, selective recomputation the
+    attention core's.
+    """
+    point, hardware = operators.point, operators.hardware
     split = layer_split(point.model, point.virtual_stages, point.schedule.split)
     layer, last = operators.layer(), len(split) - 1
-    if point.training.recompute == "full":
-        layer = Passes(layer.forward, layer.input_gradient + layer.forward, layer.weight_gradient)
-    elif point.training.recompute == "selective":
-        layer = Passes(layer.forward, layer.input_gradient + operators.core().forward, layer.weight_gradient)
-    slowdown = hardware.software.slowdown
+    again = {"none": Spent(), "selective": operators.core().forward, "full": layer.forward}[point.training.recompute]
+    layer += Passes(input_gradient=again)
     found = []
     for stage, layers in enumerate(split):
         passes = layer * len(layers)
@@ -57,31 +57,21 @@ def stages(point: Point, hardware: Hardware, hosts: Sequence[int]) -> list[Stage
             passes += operators.embedding()
         if stage == last:
             passes += operators.head()
-        passes *= slowdown
-        ahead = send(point, hardware, hosts[stage], hosts[stage + 1]) if stage < last else 0.0
-        behind = send(point, hardware, hosts[stage], hosts[stage - 1]) if stage else 0.0
-        found.append(Stage(passes.forward, passes.input_gradient, passes.weight_gradient, ahead, behind))
+        ahead = send_seconds(point, hardware, hosts[stage], hosts[stage + 1]) if stage < last else 0.0
+        behind = send_seconds(point, hardware, hosts[stage], hosts[stage - 1]) if stage else 0.0
+        slowdown = hardware.software.slowdown
+        found.append(Stage(passes * slowdown, ahead * slowdown, behind * slowdown))
     return found
 
 
-def send(point: Point, hardware: Hardware, source: int, destination: int) -> float:
-    """Seconds of a microbatch's message between two pipeline ranks, its parts put together again where it was cut."""
+def send_seconds(point: Point, hardware: Hardware, source: int, destination: int) -> float:
+    """Seconds of a microbatch's message between two pipeline ranks, whose shares are gathered again where it was cut."""
     if source == destination:
         return 0.0
     parallel, size = point.parallel, message_bytes(point)
-    inside = same_node(point, hardware.node_devices, source, destination)
-    seconds = message(hardware.node, size) if inside else message(hardware.network, size / hardware.alone)
-    if parallel.scatter_gather and not parallel.sequence and parallel.tensor > 1:
-        group = Group(parallel.tensor, min(parallel.tensor, hardware.node_devices))
-        seconds += all_gather(hardware, group, size * parallel.tensor)
+    distance = stride(parallel, "pipeline")
+    inside = source * distance // hardware.node_devices == destination * distance // hardware.node_devices
+    seconds = message(hardware, inside, size)
+    if parallel.scatter_gather and not parallel.sequence:
+        seconds += all_gather(hardware, Group(parallel.tensor, hardware.node_devices), size * parallel.tensor)
     return seconds
-
-
-def same_node(point: Point, node_devices: int, source: int, destination: int) -> bool:
-    """Whether two pipeline ranks' first processes share a node."""
-    stride = 1
-    for inner in point.parallel.order:
-        if inner == "pipeline":
-            break
-        stride *= getattr(point.parallel, inner)
-    return source * stride // node_devices == destination * stride // node_devices
