@@ -226,7 +226,6 @@ def test_schedule_rules_reach_the_point():
 @pytest.mark.parametrize(
     "sections",
     [
-        {"parallel": {"sharding": "zero3", "data": 2}, "training": {"recompute": "full"}},
         {"checkpoint": {"every": 2}, "parallel": {"sharding": "zero3", "data": 2}},
         {"kernels": "triton"},
         {"kernels": "apex"},

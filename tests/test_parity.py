@@ -126,6 +126,53 @@ def test_fully_sharded_has_the_single_process_gradients(ranks, tied):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_fully_sharded_recomputes_without_gathering_again(recompute):
+    parallel = {"data": 2, "sharding": "zero3"}
+    plain = gradients(point((1, 1, 2), parallel=parallel))
+    again = gradients(point((1, 1, 2), parallel=parallel, training={"recompute": recompute}))
+    assert_parity(again, single(4, 8, 1, True))
+    for before, after in zip(plain["ranks"], again["ranks"], strict=True):
+        assert after["data_bytes"] == before["data_bytes"] > 0
+
+
+@pytest.mark.processes
+def test_fully_sharded_gathers_twice_and_reduces_once_per_microbatch():
+    """And the stage's own parameters, which are not its layers', once: they are kept until the backward pass."""
+    model = {"vocab_size": 128}  # needs no padding, as no other size does
+    at = point((1, 1, 2), batch=4, parallel={"data": 2, "sharding": "zero3"}, model=model)
+    result = gradients(at)
+    size = {name: gradient.numel() for name, gradient in result["gradients"].items()}
+    layers = sum(count for name, count in size.items() if name.startswith("layers."))
+    rest = sum(size.values()) - layers
+    elements = result["ranks"][0]["data_bytes"] / 8
+    gathered = (2 * layers + rest) / 2  # a rank hands in its half
+    assert elements == at.microbatches * (gathered + layers + rest)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("layout", "schedule", "sharding"),
+    [((1, 1, 2), "1f1b", "none"), ((1, 2, 2), "interleaved", "zero1"), ((1, 2, 2), "zb-h1", "none"),
+     ((1, 2, 2), "dualpipe", "none")],
+)  # fmt: skip
+def test_reduction_after_the_backward_pass_changes_nothing(layout, schedule, sharding):
+    parallel = dict(zip(("tensor", "pipeline", "data"), layout, strict=True))
+    parallel.update(sharding=sharding, overlap_reduction=False)
+    found = gradients(point(layout, schedule, parallel=parallel))
+    assert_parity(found, single(4, 8, 1, True))
+    for rank in found["ranks"]:
+        assert rank["reductions"], "there is something to reduce"
+        assert min(start for start in rank["reductions"]) >= rank["last_action"]
+
+
+@pytest.mark.processes
+def test_reduction_starts_during_the_backward_pass():
+    (first, *_) = gradients(point((1, 2, 2), "interleaved"))["ranks"]
+    assert min(first["reductions"]) < first["last_action"]
+
+
+@pytest.mark.processes
 def test_sharded_optimizer_keeps_one_share_of_the_state():
     training = {"optimizer": "adamw"}
     whole = gradients(point((1, 1, 4), training=training))

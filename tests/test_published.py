@@ -154,6 +154,13 @@ def test_figure_18_with_scatter_gather_is_figure_12_interleaved(paper):
     assert both[0] == both[1]
 
 
+def test_every_model_of_the_paper_is_in_the_zoo(paper):
+    shapes = {row.model: _model(row) for row in paper if row.model and row.layers}
+    assert len(shapes) == 19
+    for name, shape in shapes.items():
+        assert Model(name=name.lower()).model_copy(update={"name": None, "dropout": 0.0}) == shape, name
+
+
 def test_claims_are_whole():
     with (resource_dir("published") / "claims.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -9,9 +9,7 @@ _KERNEL_SETS = ("triton", "apex")
 def not_yet(point: Point) -> list[str]:
     """One sentence for each value that this version cannot run, with one that it can."""
     found = []
-    parallel, training = point.parallel, point.training
-    if parallel.sharding == "zero3" and training.recompute != "none":
-        found.append(_sentence("training.recompute", training.recompute, "none", " with parallel.sharding=zero3"))
+    parallel = point.parallel
     for field, value in point.checkpoint.model_dump(exclude_defaults=True).items():
         if parallel.sharding == "zero3":
             found.append(

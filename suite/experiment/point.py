@@ -75,7 +75,10 @@ class Model(Section):
 
 
 class Parallel(Section):
-    """The layout. `order` names the dimensions from the innermost (neighbouring ranks) outwards."""
+    """The layout. `order` names the dimensions from the innermost (neighbouring ranks) outwards.
+
+    `overlap_reduction`: gradients are reduced over the data ranks while the backward pass runs, or else after it.
+    """
 
     tensor: Count = 1
     pipeline: Count = 1
@@ -83,6 +86,7 @@ class Parallel(Section):
     sequence: Flag = False
     scatter_gather: Flag = False
     sharding: Literal["none", "zero1", "zero3"] = "none"
+    overlap_reduction: Flag = True
     order: tuple[Dimension, Dimension, Dimension] = ("tensor", "data", "pipeline")
 
     @property

@@ -93,6 +93,11 @@ def _layout(point: Point, cluster: Cluster, source: Source) -> list[str]:
                     f"{field}={size}: parallel.sharding=zero3 is data parallelism without model parallelism; "
                     f"{field}=1 would work, or parallel.sharding=zero1"
                 )
+        if not parallel.overlap_reduction:
+            found.append(
+                "parallel.overlap_reduction=false: parallel.sharding=zero3 reduces a layer's gradients in its backward "
+                "pass; parallel.overlap_reduction=true would work"
+            )
     if parallel.sequence and point.model.seq_length % parallel.tensor:
         length, tensor = point.model.seq_length, parallel.tensor
         found.append(

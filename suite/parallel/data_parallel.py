@@ -1,4 +1,4 @@
-"""Gradient reduction over the ranks that hold copies of a stage, started while the backward pass still runs.
+"""Gradient reduction over the ranks that hold copies of a stage, started while the backward pass runs or after it.
 
 They are the data-parallel ranks and, with a bidirectional schedule, those of the stage's other replicas.
 
@@ -65,7 +65,7 @@ class GradientReducer:
     """Sums every stage's gradients over the ranks that hold copies of it, bucket by bucket."""
 
     def __init__(self, buffers: Mapping[StageKey, list[FlatBuffer]], late: Collection[FlatBuffer] = ()) -> None:
-        """`late` are buffers that several stages of this rank add to: they are reduced when all stages are done."""
+        """`late` are buffers that are reduced when all stages of this rank are done, such as those several add to."""
         self.pending: dict[StageKey, list[_Pending]] = {}
         self.late: list[_Pending] = []
         self.armed: dict[ModelParameter, _Pending] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from suite.experiment.point import Point
+from suite.experiment.point import Point, Training
 from suite.kernels.registry import select
 from suite.measure.clock import clock_for
 from suite.measure.notes import Notes, Unwatched
@@ -88,12 +88,15 @@ class TrainingStep:
         self.flats: Sequence[Buffer]
         self.buffers: dict[StageKey, list[FlatBuffer]] = {}  # of gradients that are reduced here
         if sharding == "zero3":
-            self.flats = _fully_shard(self.stages[0, 0], topology.data, dtype)
+            self.flats = _fully_shard(self.stages[0, 0], topology.data, dtype, point.training)
         else:
             self.buffers = _flatten_stages(self.stages, topology, sharding == "zero1")
             self.flats = [flat for flats in self.buffers.values() for flat in flats]
         self.optimizer = Optimizer(point.training, self.flats, self.kernels.adamw)
-        self.reducer = GradientReducer(self.buffers, _shared_by_stages(self.stages, self.buffers, deferred is not None))
+        late = _shared_by_stages(self.stages, self.buffers, deferred is not None)
+        if not point.parallel.overlap_reduction:
+            late = [flat for flats in self.buffers.values() for flat in flats]
+        self.reducer = GradientReducer(self.buffers, late)
         if deferred is not None:
             deferred.accumulated = self.reducer.accumulated
         self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
@@ -202,10 +205,10 @@ def samples_of(engine: Engine, marks: list[float], **fields: Any) -> IterationSa
     return IterationSamples(busy_by_action=engine.busy_seconds(marks), actions=actions, waits=waits, **fields)
 
 
-def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype) -> Sequence[Buffer]:
+def _fully_shard(stage: Stage, data: Group, dtype: torch.dtype, training: Training) -> Sequence[Buffer]:
     from suite.parallel.fully_sharded import shard_stage  # seconds to import, for the points that need it
 
-    return shard_stage(stage, stage.layers, data, dtype)
+    return shard_stage(stage, stage.layers, data, dtype, training.recompute == "full")
 
 
 def _flatten_stages(
