@@ -17,7 +17,7 @@ def _fused(point: Point) -> bool:
 
 
 def _reduction(point: Point) -> str:
-    return "overlapped" if getattr(point.parallel, "overlap_reduction", True) else "after"
+    return "overlapped" if point.parallel.overlap_reduction else "after"
 
 
 # Column of a row -> the point's value of it. A point without several ranks in a dimension has no use for what belongs

@@ -121,7 +121,7 @@ def plot_of(experiment: Experiment) -> Plot | None:
     series = given.get("series") or []
     if not isinstance(series, list):
         reading.fail("paper.plot.series", f"got {series!r}; it must be a list of fields; [schedule.name] would work")
-    quantity = QUANTITIES.get(given.get("y"))
+    quantity = QUANTITIES.get(str(given.get("y")))
     if quantity is None:
         reading.fail("paper.plot.y", f"got {given.get('y')!r}; {did_you_mean(str(given.get('y')), QUANTITIES)}")
     return Plot(
