@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 import suite
@@ -31,9 +30,9 @@ from suite.report.summary import (
     varying,
 )
 from suite.report.tables import Column, cells, detail_columns, footnotes, result_columns
+from suite.report.templates import templates
 from suite.report.traces import crowding, timelines
 from suite.report.tradeoff import tradeoff
-from suite.resources import resource_dir
 
 _FIGURE = re.compile(r"(throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)")
 
@@ -111,26 +110,12 @@ def write_report(
         "suite_version": suite.__version__,
     }
     paths = [out / "index.html", out / "report.md", out / "data.csv"]
-    templates = _templates()
-    paths[0].write_text(templates.get_template("report.html.jinja").render(page), encoding="utf-8")
-    paths[1].write_text(templates.get_template("report.md.jinja").render(page), encoding="utf-8")
+    paths[0].write_text(templates().get_template("report.html.jinja").render(page), encoding="utf-8")
+    paths[1].write_text(templates().get_template("report.md.jinja").render(page), encoding="utf-8")
     launch_table(point_rows).to_csv(paths[2], index=False, lineterminator="\n")
     every = [*(section.figure for section in sections), *drawn]
     images = [figures / f"{figure.name}.{kind}" for figure in every for kind in ("svg", "png")]
     return Report((*paths, *images), table, tuple(skipped))
-
-
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_dir("templates")),
-        autoescape=lambda name: name is not None and ".html." in name,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
-    return environment
 
 
 def _table(table: pd.DataFrame, columns_of: Callable[[pd.DataFrame], list[Column]]) -> _Table:

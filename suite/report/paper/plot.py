@@ -72,8 +72,13 @@ class Plot:
         return f"{_SYMBOLS[self.x]}={text}" if self.x in _SYMBOLS else text
 
     def series_of(self, point: Point) -> str:
-        """The name of the point's series; the figure's only one is named after the model."""
-        return ", ".join(said(path, point) for path in self.series) or said("model.name", point)
+        """The name of the point's series; the only one of a figure without fields to tell series apart by is `all`."""
+        return ", ".join(said(path, point) for path in self.series) or "all points"
+
+    def label_of(self, point: Point) -> str:
+        """The point by its series, or else its model, and its place."""
+        series = self.series_of(point) if self.series else said("model.name", point)
+        return f"{series}, {self.x_said(self.x_of(point))}"
 
 
 def value_at(point: Point, path: str) -> Any:

@@ -54,7 +54,7 @@ def _breakdowns(comparison: Comparison, prefix: str) -> list[Section]:
     for scale in dict.fromkeys(entry.scale for entry in comparison.entries):
         for source in HERE:
             bars = [
-                Bar(f"{entry.series}, {comparison.plot.x_said(entry.x)}", sample.timed.seconds, parts)
+                Bar(comparison.plot.label_of(entry.point), sample.timed.seconds, parts)
                 for entry in comparison.entries
                 if entry.scale == scale
                 and (sample := entry.samples.get(source)) is not None
