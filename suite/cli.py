@@ -425,7 +425,7 @@ def list_() -> None:
         ("clusters", list_clusters()),
         ("models", MODELS),
     ):
-        out.print(f"[bold]{heading}[/]: " + ", ".join(names))
+        out.print(f"[bold]{heading}[/]: " + ", ".join(names), soft_wrap=True)  # the terminal breaks the line
 
 
 @app.command()
