@@ -328,7 +328,9 @@ def _report(found: Any, folder: Path) -> bool:
     from suite.report.page import write_report
     from suite.report.tables import text_table
 
-    written = write_report(found.title, found.records, found.problems, folder, found.schedules)
+    written = write_report(
+        *(found.title, found.records, found.problems, folder, found.schedules, found.experiment, found.points)
+    )
     _print_skipped(written.problems)
     print(text_table(written.table))
     print(f"\nreport: {folder / 'index.html'}")
