@@ -102,6 +102,7 @@ class Software(_Part):
     reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
     overlap_share: Share = 1.0  # of a gradient reduction beside a backward pass, what part is hidden
     slowdown: Positive = 1.0  # of all that ranks do, against the stack that the device was fitted with
+    layer_seconds: Seconds = 0.0  # that a layer's passes over a microbatch wait for the host, whatever their size
     adapters: Count | None = None  # of a node that a collective uses; all where left out
     fitted: dict[str, Fit] = {}
 

@@ -146,13 +146,16 @@ class Operators:
         return ahead, behind
 
     def _launched(self, passes: Passes, kernels: int) -> Passes:
-        """Adds what the host needs beyond the device's time, for so many kernels forward, and twice as many backward."""
-        host = kernels * self.device.launch_seconds
-        ahead = max(0.0, host - passes.forward.seconds)
+        """Adds what the host needs beyond the device's time, for so many kernels forward, and twice as many backward.
+
+        So does what a stack waits for it at every layer: a third forward, the rest backward.
+        """
+        host, waits = kernels * self.device.launch_seconds, self.hardware.software.layer_seconds
+        ahead = max(0.0, host - passes.forward.seconds) + waits / 3
         behind = max(0.0, 2 * host - passes.input_gradient.seconds - passes.weight_gradient.seconds)
         return Passes(
             replace(passes.forward, launch=ahead),
-            replace(passes.input_gradient, launch=behind / 2),
+            replace(passes.input_gradient, launch=behind / 2 + 2 * waits / 3),
             replace(passes.weight_gradient, launch=behind / 2),
         )
 
