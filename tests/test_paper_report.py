@@ -299,6 +299,20 @@ def test_the_figure_stands_first_on_the_page_with_its_table(figure_12, tmp_path)
     assert not re.search(r"the point's pace gives", text), "a device was simulated, no times were given"
 
 
+def test_a_report_without_a_published_figure_has_the_breakdown_too(tmp_path):
+    experiment = experiment_of(tmp_path, re.sub(r"  published:.*\n  plot:.*\n", "", FIGURE_12))
+    point = points_of(experiment, "paper")[0]
+    engine = {"actions": [3.0], "reduction_wait": [0.1], "optimizer": [0.2]}
+    measured = record_at(experiment, "paper", point, 4.0, "measured", breakdown_seconds=engine)
+    stored(tmp_path / "store", experiment, [record_at(experiment, "paper", point, 4.0), measured])
+    records, _ = read_stores([tmp_path / "store"], "figure-12")
+    written = write_report("Figure 12", records, [], tmp_path / "out", (), experiment)
+    names = {path.stem for path in written.paths}
+    assert "breakdown-paper-simulated" in names
+    assert not {"paper", "breakdown-paper-measured"} & names, "the engine's own cut is no explanation"
+    assert "| (8,12,1) 1f1b | 4.000 | 2.40 | 0.400 | 1.20 |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_the_breakdown_is_of_the_records_seconds(figure_12, tmp_path):
     point = points_of(figure_12, "paper")[0]
     rows = stored(tmp_path / "store", figure_12, [record_at(figure_12, "paper", point, 4.0)])

@@ -38,14 +38,15 @@ class Bar:
 
 
 def parts_of(record: Record) -> dict[str, float]:
-    """The median seconds of each part that the record explains its iteration by; empty where it explains none."""
+    """The median seconds of each part that the record explains its iteration by; empty where it explains none.
+
+    What the engine counts of a measured iteration, with all `actions` in one, overlaps and is no such explanation.
+    """
     breakdown = record.breakdown_seconds or {}
+    if not breakdown.keys() <= PARTS.keys():
+        return {}
     warmup = record.iterations.warmup if record.iterations else 0
-    return {
-        part: median(kept)
-        for part in PARTS
-        if (kept := breakdown[part][warmup:] or breakdown[part] if part in breakdown else [])
-    }
+    return {part: median(breakdown[part][warmup:]) for part in PARTS if breakdown.get(part, [])[warmup:]}
 
 
 def breakdown_figure(bars: Sequence[Bar], source: str, name: str = "breakdown") -> Drawn | None:

@@ -16,7 +16,7 @@ from suite.measure.flops import FLOPS_VERSION
 from suite.records.store import Problem, StoredRecord
 from suite.report.figures import bubble, losses, series_colours, throughput
 from suite.report.numbers import significant
-from suite.report.paper.section import paper_sections
+from suite.report.paper.section import breakdown_sections, paper_sections
 from suite.report.summary import (
     TERA,
     Launch,
@@ -82,7 +82,9 @@ def write_report(
     launches, unreadable = launches_of(records)
     point_rows = rows_of(launches)
     table = summary_of(point_rows)
-    sections = paper_sections(experiment, point_rows, chosen)[1] if experiment else []
+    comparison, sections = paper_sections(experiment, point_rows, chosen) if experiment else (None, [])
+    if comparison is None and point_rows:
+        sections = breakdown_sections(zip(table["label"], point_rows, strict=True))
     figures = out / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for old in figures.iterdir():

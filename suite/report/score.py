@@ -1,5 +1,6 @@
-"""The simulator against rows that were measured: the error of every row and of every source, and whether it ranks them."""
+"""The simulator against measured rows: the error of every row and of every source, and whether it ranks them."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def score(rows: Iterable[PublishedRow]) -> Score:
 
 
 def _one_each(rows: Iterable[PublishedRow]) -> list[PublishedRow]:
-    """Of every configuration the row of the metric that comes first in SCORED; rows without an id stand for themselves."""
+    """Of every configuration the row whose metric comes first in SCORED; rows without an id stand for themselves."""
     best: dict[Any, PublishedRow] = {}
     for row in rows:
         if row.metric not in SCORED:
@@ -167,5 +168,5 @@ def _ranked(rows: Sequence[ScoredRow]) -> float | None:
     if len(rows) < _LEAST_RANKED:
         return None
     table = pd.DataFrame({"predicted": [one.predicted for one in rows], "measured": [one.measured for one in rows]})
-    found = table.rank().corr().loc["predicted", "measured"]
-    return None if found != found else float(found)
+    found = float(table.rank()["predicted"].corr(table.rank()["measured"]))  # of ranks: Spearman's, without scipy
+    return None if math.isnan(found) else found

@@ -1,9 +1,9 @@
 """What one microbatch takes in a layer, in the embedding and in the head, on one rank.
 
-Counted from the operators of the paper's sections 2.3 and 4.2: b sequences of s tokens, hidden size h, a heads, feed-forward
-size f, tensor-parallel size t. Matrix products are charged by their shape, element-wise kernels by the bytes an element that
-they read and write, and what is not split by tensor parallelism is paid by every tensor rank. Every product of the forward
-pass has two in the backward pass: its input's gradient (in B) and its weight's (in W).
+Counted from the operators of the paper's sections 2.3 and 4.2: b sequences of s tokens, hidden size h, a heads,
+feed-forward size f, tensor-parallel size t. Matrix products are charged by their shape, element-wise kernels by the
+bytes an element that they read and write, and what is not split by tensor parallelism is paid by every tensor rank.
+Every product of the forward pass has two in the backward pass: its input's gradient (in B) and its weight's (in W).
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from suite.experiment.point import Point
 from suite.measure.flops import padded_vocab
 from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import all_gather, all_reduce, group
-from suite.simulate.spent import Spent
+from suite.simulate.spent import NOTHING, Spent
 
 _FUSED_SOFTMAX_HEADS = 4  # heads x sequences that the fused softmax kernel takes at a time; others fall back
 _FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
@@ -26,9 +26,9 @@ _FLASH_BACKWARD = 2.5  # products of a fused core's backward pass over those of 
 class Passes:
     """One microbatch's forward pass, input gradient and weight gradient."""
 
-    forward: Spent = Spent()
-    input_gradient: Spent = Spent()
-    weight_gradient: Spent = Spent()
+    forward: Spent = NOTHING
+    input_gradient: Spent = NOTHING
+    weight_gradient: Spent = NOTHING
 
     def __add__(self, other: Self) -> "Passes":
         return Passes(

@@ -3,12 +3,12 @@
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from suite.experiment.cluster import read_cluster
-from suite.experiment.hardware import Device, Hardware, Software, read_part
+from suite.experiment.hardware import Hardware, device_named, software_named
 from suite.experiment.point import Point
 from suite.experiment.source import read_yaml
 from suite.records.published import SCHEDULES, PublishedRow
@@ -28,6 +28,7 @@ class Assumption(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
+    table: str | None = None
     zero_stage: int | None = None
     software: str | None = None
     schedule: str | None = None  # as sources call it
@@ -42,7 +43,11 @@ class Assumption(BaseModel):
 
     def holds(self, row: PublishedRow) -> bool:
         """Whether it is about the row."""
-        return row.source.startswith(self.source) and self.zero_stage in (None, row.zero_stage)
+        return (
+            row.source.startswith(self.source)
+            and self.table in (None, row.table)
+            and self.zero_stage in (None, row.zero_stage)
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
     return Placed(point, hardware)
 
 
-def _first(*values: object) -> object:
+def _first(*values: Any) -> Any:
     """The first that is known."""
     return next((value for value in values if value is not None), None)
 
@@ -148,17 +153,15 @@ def _hardware(row: PublishedRow, assumed: Assumption) -> Hardware:
     base = read_cluster(resource_dir("clusters") / f"{_BASE}.yaml").hardware
     if base is None:
         raise ValueError(f"the profile {_BASE} has no hardware")
-    device = read_part("devices", (row.gpu or "").lower())
-    software = read_part("software", assumed.software) if assumed.software else base.software
-    assert isinstance(device, Device)
-    assert isinstance(software, Software)
+    device = device_named((row.gpu or "").lower())
+    software = software_named(assumed.software) if assumed.software else base.software
     rate = assumed.network or network_rate(row.interconnect or "", base.node_devices) or base.network.bandwidth
     network = base.network.model_copy(update={"bandwidth": rate})
     return base.model_copy(update={"device": device, "software": software, "network": network})
 
 
 def network_rate(interconnect: str, node_devices: int) -> float | None:
-    """Bytes/s of one device's share of a node's adapters, from words such as "8x200Gb HDR IB/node" or "1600Gb/s per node"."""
+    """Bytes/s of a device's share of its node's adapters, from words such as "8x200Gb HDR IB/node"."""
     if adapters := _ADAPTERS.search(interconnect):
         return int(adapters["count"]) * int(adapters["rate"]) * 1e9 / 8 / node_devices
     if node := _NODE_RATE.search(interconnect):

@@ -24,6 +24,8 @@ UNTESTABLE = "not testable here"
 MISSING = "records missing"
 INCONSISTENT = "the paper disagrees with itself"
 _NOT_SUPPORTED = ("no", "disputed", "no trend", "direction only", "weak for small models")  # as claims.csv has it
+_SIMULATED = ("simulated", "computed")
+_MEASURED = ("measured", f"measured, {LAPTOP}", f"emulated, {LAPTOP}")
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNTESTABLE, MISSING, INCONSISTENT)
 
 
@@ -54,6 +56,14 @@ def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Verdict]:
     return [_judged(claim, CHECKS.get(claim.id), evidence) for claim in claims]
 
 
+def _answer(claim: Claim, check: Seen, evidence: Evidence, source: str, scale: str) -> Finding:
+    """What a source says. Raises MissingError where it cannot, also because the sweep has other points than needed."""
+    try:
+        return check.of(claim, evidence.lens(source, scale))
+    except (LookupError, ValueError, ZeroDivisionError, StopIteration) as error:  # experiments' files can be changed
+        raise MissingError(f"the experiment lacks points that the check needs ({type(error).__name__})") from error
+
+
 def _judged(claim: Claim, check: Check | None, evidence: Evidence) -> Verdict:
     try:
         match check:
@@ -77,14 +87,14 @@ def _seen(claim: Claim, check: Seen, evidence: Evidence) -> Verdict:
     if check.anywhere:
         places += [("measured", LAPTOP), ("emulated", LAPTOP)]
     try:
-        published = check.of(claim, evidence.lens("published", PAPER_SCALE))
+        published = _answer(claim, check, evidence, "published", PAPER_SCALE)
     except MissingError:
         published = None
     here, missing = {}, {}
     for source, scale in places:
         name = source if scale == PAPER_SCALE else f"{source}, {scale}"
         try:
-            here[name] = check.of(claim, evidence.lens(source, scale))
+            here[name] = _answer(claim, check, evidence, source, scale)
         except MissingError as error:
             missing[name] = str(error)
     decisive = next((found for found in here.values() if found.holds is not None), None)
@@ -120,8 +130,8 @@ def claims_table(verdicts: Sequence[Verdict]) -> Grid:
             verdict.claim.where,
             verdict.claim.claim,
             _published(verdict),
-            _said(verdict, ("simulated", "computed")),
-            _said(verdict, ("measured", f"measured, {LAPTOP}", f"emulated, {LAPTOP}")),
+            _said(verdict, _SIMULATED),
+            _said(verdict, _MEASURED),
             verdict.verdict,
             _why(verdict),
         ]
@@ -157,6 +167,22 @@ def _why(verdict: Verdict) -> str:
         return f"{verdict.why}; nor by the paper's own numbers"
     note = f"; {verdict.claim.note}" if verdict.verdict == INCONSISTENT and verdict.claim.note else ""
     return verdict.why + note
+
+
+def claims_text(verdicts: Sequence[Verdict]) -> str:
+    """Every claim for a terminal: its verdict, what it says, and what was found, a line each."""
+    lines = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        lines.append(f"{claim.id} ({claim.where}) {verdict.verdict}: {claim.claim}")
+        told = {
+            "published": _published(verdict),
+            "simulated": _said(verdict, _SIMULATED),
+            "measured": _said(verdict, _MEASURED),
+            "why": _why(verdict),
+        }
+        lines += [f"    {name:<10}{text}" for name, text in told.items() if text != ABSENT]
+    return "\n".join([*lines, "", summary(verdicts)])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

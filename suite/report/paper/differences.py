@@ -8,6 +8,7 @@ from suite.report.paper.comparison import Comparison, Entry, sources_of
 from suite.report.paper.difference import Accuracy, Difference
 
 _MOST = 60  # characters of a reason in a cell
+_SHOWN = 0.05  # percent; below, a sign would be of no digit
 
 
 def difference_table(comparison: Comparison) -> Grid:
@@ -28,7 +29,7 @@ def difference_table(comparison: Comparison) -> Grid:
     unit = f", {comparison.plot.quantity.unit}" if comparison.plot.quantity.unit else ""
     columns = [Heading("scale", "The experiment's scale.")] if scales else []
     columns += [
-        Heading("series", "The curve of the figure."),
+        Heading("series" if comparison.plot.series else "model", "The curve of the figure, or the point's model."),
         Heading(comparison.plot.x_title, "The place on the horizontal axis."),
     ]
     if published:
@@ -43,7 +44,7 @@ def difference_table(comparison: Comparison) -> Grid:
     body, failed = [], set()
     for number, entry in enumerate(comparison.entries):
         row = [entry.scale] if scales else []
-        row += [entry.series, comparison.plot.x_said(entry.x)]
+        row += [comparison.plot.row_of(entry.point), comparison.plot.x_said(entry.x)]
         if published:
             sample = entry.samples.get("published")
             row.append((sample.printed(comparison.plot.quantity.name) if sample else None) or ABSENT)
@@ -79,7 +80,15 @@ def _errors(found: Difference | None) -> list[str]:
 
 
 def _signed(value: float | None) -> str:
-    return ABSENT if value is None else "0%" if value == 0 else f"{value:+.1f}%"
+    return (
+        ABSENT
+        if value is None
+        else "0%"
+        if value == 0
+        else f"{value:+.1f}%"
+        if abs(value) >= _SHOWN
+        else f"{abs(value):.1f}%"
+    )
 
 
 def accuracy_lines(comparison: Comparison) -> list[str]:

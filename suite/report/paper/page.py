@@ -15,7 +15,6 @@ from suite.report.claims.evidence import Evidence
 from suite.report.claims.judge import Verdict, claims_table, judge, summary
 from suite.report.claims.listed import read_claims
 from suite.report.grid import Grid, Heading
-from suite.report.metrics import check_efficiency
 from suite.report.paper.comparison import HERE, Comparison
 from suite.report.paper.difference import Accuracy
 from suite.report.paper.plot import heading
@@ -62,9 +61,7 @@ def in_order(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
     return dict(sorted(experiments.items(), key=place))
 
 
-def write_paper_page(
-    title: str, experiments: Mapping[str, Experiment], folders: Sequence[Path], out: Path
-) -> PaperPage:
+def write_paper_page(experiments: Mapping[str, Experiment], folders: Sequence[Path], out: Path) -> PaperPage:
     """Writes `index.html`, `report.md` and `figures/` into `out`, made if it is not there.
 
     Figures of an earlier page are removed; other files stay.
@@ -77,7 +74,6 @@ def write_paper_page(
     evidence = Evidence(experiments, folders)
     read = {name: evidence.read(name) for name in experiments}
     rows = [row for found, _ in read.values() for row in found]
-    check_efficiency([(one.record.file, one.metrics) for row in rows for one in row.used])
     parts = [_part(name, experiment, read[name][0]) for name, experiment in in_order(experiments).items()]
     verdicts = judge(read_claims(), evidence)
     problems = sorted(problem for _, found in read.values() for problem in found)
@@ -88,7 +84,7 @@ def write_paper_page(
             old.unlink()
     accuracy = accuracy_table(parts)
     page = {
-        "title": title,
+        "title": f"Reproduced: {evidence.rows[0].source}",
         "facts": _facts(rows),
         "accuracy": accuracy,
         "parts": [

@@ -73,12 +73,15 @@ class Plot:
 
     def series_of(self, point: Point) -> str:
         """The name of the point's series; the only one of a figure without fields to tell series apart by is `all`."""
-        return ", ".join(said(path, point) for path in self.series) or "all points"
+        return " ".join(said(path, point) for path in self.series) or "all points"
 
     def label_of(self, point: Point) -> str:
         """The point by its series, or else its model, and its place."""
-        series = self.series_of(point) if self.series else said("model.name", point)
-        return f"{series}, {self.x_said(self.x_of(point))}"
+        return f"{self.row_of(point)}, {self.x_said(self.x_of(point))}"
+
+    def row_of(self, point: Point) -> str:
+        """What tells the point from others at its place: its series, or where there is only one, its model."""
+        return self.series_of(point) if self.series else said("model.name", point)
 
 
 def value_at(point: Point, path: str) -> Any:

@@ -1,6 +1,6 @@
 """One published figure in a report: the figure drawn again, its difference table, and where the time goes."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from suite.experiment.spec import Experiment
@@ -49,20 +49,32 @@ def paper_sections(
 
 
 def _breakdowns(comparison: Comparison, prefix: str) -> list[Section]:
-    """A section for each scale and source whose records say what their time was spent on."""
+    """Where the time goes, of the comparison's records."""
+    return breakdown_sections(
+        (
+            (comparison.plot.label_of(entry.point), entry.samples[source].row)
+            for scale in dict.fromkeys(entry.scale for entry in comparison.entries)
+            for source in HERE
+            for entry in comparison.entries
+            if entry.scale == scale and source in entry.samples
+        ),
+        prefix,
+    )
+
+
+def breakdown_sections(labelled: Iterable[tuple[str, PointRow | None]], prefix: str = "") -> list[Section]:
+    """A section for each scale and source whose records say what their time was spent on, a bar per labelled point."""
+    bars: dict[tuple[str, str], list[Bar]] = {}
+    for label, row in labelled:
+        if row is None or row.best.metrics.iteration_seconds is None:
+            continue
+        record = row.best.record
+        if parts := parts_of(record):
+            place = bars.setdefault((record.scale, record.source), [])
+            place.append(Bar(label, row.best.metrics.iteration_seconds, parts))
     sections = []
-    for scale in dict.fromkeys(entry.scale for entry in comparison.entries):
-        for source in HERE:
-            bars = [
-                Bar(comparison.plot.label_of(entry.point), sample.timed.seconds, parts)
-                for entry in comparison.entries
-                if entry.scale == scale
-                and (sample := entry.samples.get(source)) is not None
-                and sample.row is not None
-                and sample.timed is not None
-                and (parts := parts_of(sample.row.best.record))
-            ]
-            figure = breakdown_figure(bars, f"{source}, {scale}", f"{prefix}breakdown-{scale}-{source}")
-            if figure is not None:
-                sections.append(Section(figure, breakdown_table(bars)))
+    for (scale, source), of_place in bars.items():
+        figure = breakdown_figure(of_place, f"{source}, {scale}", f"{prefix}breakdown-{scale}-{source}")
+        if figure is not None:
+            sections.append(Section(figure, breakdown_table(of_place)))
     return sections
