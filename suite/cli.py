@@ -332,17 +332,29 @@ def score(
         list[Path] | None,
         typer.Argument(metavar="[ROWS.csv]...", help="Measured rows; left out, the published ones of the suite."),
     ] = None,
+    without: Annotated[
+        bool, typer.Option("--ablate", help="The error of each set of rows without each effect that is modelled.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold the simulator against measured rows: the error of each source, and of each row of a file."""
-    from suite.console import out, scored_rows_table, skipped_text, sources_table
+    from suite.console import ablation_table, out, scored_rows_table, skipped_text, sources_table
     from suite.records.published import BadRowsError, published_files, read_rows
+    from suite.report.ablation import ablate
     from suite.report.score import score as score_of
 
     try:
-        found = score_of(row for file in files or published_files().values() for row in read_rows(file))
+        rows = [row for file in files or published_files().values() for row in read_rows(file)]
     except (BadRowsError, OSError) as error:
         refuse(str(error))
+    if without:
+        ablated = ablate(rows)
+        if as_json:
+            _print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
+        else:
+            out.print(ablation_table(ablated))
+        raise typer.Exit(DONE if ablated[0].errors else NOTHING_MEASURED)
+    found = score_of(rows)
     if as_json:
         _print_json(found.as_json())
     else:

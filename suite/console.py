@@ -23,6 +23,7 @@ from suite.launch.plan import Row
 from suite.launch.status import PointState
 from suite.records.remarks import remark
 from suite.records.schema import Record
+from suite.report.ablation import Ablated
 from suite.report.score import Score
 
 _WIDTH = None if sys.stdout.isatty() else 240  # a file or a pipe has no width of its own
@@ -264,3 +265,21 @@ def skipped_text(score: Score) -> str:
     """How many rows are outside the model, by the reason."""
     counts = Counter(one.reason for one in score.skipped)
     return "\n".join(f"skipped {count}: {reason}" for reason, count in counts.most_common()) or "no row was skipped"
+
+
+def ablation_table(ablated: Sequence[Ablated]) -> Table:
+    """A row for each effect: by how many points the mean error of each set of rows grows without it."""
+    everything = ablated[0].errors
+    names = list(everything)
+    heads = [str(number) for number in range(1, len(names) + 1)]
+    rows = [[escape(one.effect or "nothing left out"), *_grown(one.errors, everything)] for one in ablated]
+    made = table(["without", *heads], rows, heads)
+    made.caption = "\n".join(f"{head}: {escape(name)}" for head, name in zip(heads, names, strict=True))
+    made.caption_justify = "left"
+    return made
+
+
+def _grown(errors: dict[str, float], everything: dict[str, float]) -> list[str]:
+    if errors is everything:
+        return [f"{100 * error:.1f}" for error in errors.values()]
+    return [f"{100 * (error - everything[name]):+.1f}" for name, error in errors.items()]

@@ -13,7 +13,7 @@ from suite.pipeline.program import ScheduleError
 from suite.records.published import PublishedRow
 from suite.report.paper.quantities import QUANTITIES, Timed
 from suite.simulate.iteration import estimate
-from suite.simulate.rows import Unsupported, placed
+from suite.simulate.rows import Placed, Unsupported, placed
 
 # Of the metrics of one configuration, the one that says its iteration time most directly is scored.
 SCORED = (
@@ -112,27 +112,56 @@ def _named(row: PublishedRow) -> dict[str, Any]:
     return {"source": row.source, "table": row.table, "config_id": row.config_id, "line": row.line}
 
 
-def score(rows: Iterable[PublishedRow]) -> Score:
-    """Predict one row of every configuration."""
-    scored: list[ScoredRow] = []
+@dataclass(frozen=True)
+class Case:
+    """A row that the model covers, and its configuration."""
+
+    row: PublishedRow
+    placed: Placed
+
+
+def cases(rows: Iterable[PublishedRow]) -> tuple[list[Case], list[SkippedRow]]:
+    """One row of every configuration that the model covers, and the others."""
+    found: list[Case] = []
     skipped: list[SkippedRow] = []
     for row in _one_each(rows):
         where = placed(row)
         if isinstance(where, Unsupported):
             skipped.append(SkippedRow(row, where.reason))
-            continue
+        else:
+            found.append(Case(row, where))
+    return found, skipped
+
+
+def error_of(case: Case, seconds: float) -> float:
+    """By how much a predicted iteration time is faster than what was measured, as a share of it."""
+    return ScoredRow(case.row, _in_its_unit(case, seconds), _measured(case.row)).error
+
+
+def score(rows: Iterable[PublishedRow]) -> Score:
+    """Predict one row of every configuration."""
+    found, skipped = cases(rows)
+    scored: list[ScoredRow] = []
+    for case in found:
         try:
-            seconds = estimate(where.point, where.hardware).seconds
+            seconds = estimate(case.placed.point, case.placed.hardware).seconds
         except (ScheduleError, KeyError, ValueError) as error:
-            skipped.append(SkippedRow(row, str(error)))
+            skipped.append(SkippedRow(case.row, str(error)))
             continue
-        peak = where.hardware.device.peak[where.point.training.precision]
-        predicted = QUANTITIES[row.metric].of(Timed(where.point, seconds, peak=peak))
-        if predicted is None:
-            skipped.append(SkippedRow(row, f"{row.metric} does not follow from an iteration time here"))
-            continue
-        scored.append(ScoredRow(row, predicted, row.iteration_seconds or row.value))
+        scored.append(ScoredRow(case.row, _in_its_unit(case, seconds), _measured(case.row)))
     return Score(tuple(scored), tuple(skipped))
+
+
+def _in_its_unit(case: Case, seconds: float) -> float:
+    """An iteration time in the row's metric."""
+    point, device = case.placed.point, case.placed.hardware.device
+    found = QUANTITIES[case.row.metric].of(Timed(point, seconds, peak=device.peak[point.training.precision]))
+    assert found is not None  # every metric of SCORED follows from an iteration time and a peak
+    return found
+
+
+def _measured(row: PublishedRow) -> float:
+    return row.iteration_seconds or row.value
 
 
 def _one_each(rows: Iterable[PublishedRow]) -> list[PublishedRow]:

@@ -17,7 +17,6 @@ from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import all_gather, all_reduce, group
 from suite.simulate.spent import NOTHING, Spent
 
-_FUSED_SOFTMAX_HEADS = 4  # heads x sequences that the fused softmax kernel takes at a time; others fall back
 _FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
 _FLASH_BACKWARD = 2.5  # products of a fused core's backward pass over those of its forward pass
 
@@ -43,6 +42,8 @@ class Passes:
 
 class Operators:
     """The operators of one point on one device."""
+
+    fused_softmax_heads = 4  # heads x sequences that the fused softmax kernel takes at a time; other numbers fall back
 
     def __init__(self, point: Point, hardware: Hardware) -> None:
         self.point, self.hardware, self.device = point, hardware, hardware.device
@@ -88,7 +89,7 @@ class Operators:
             flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
             forward = flops / (self.peak * self.device.flash_efficiency)
             return Passes(Spent(attention=forward), Spent(attention=_FLASH_BACKWARD * forward))
-        fused = self.fused and batch % _FUSED_SOFTMAX_HEADS == 0
+        fused = self.fused and batch % self.fused_softmax_heads == 0
         # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
         softmax, gradient = (2 * e, 3 * e) if fused else (30 + 2 * e, 20 + 3 * e)
         kernels = 1 if fused else 5
