@@ -5,24 +5,18 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from suite import __version__
 from suite.ending import DONE, INTERRUPTED, SOME_FAILED, command_line, print_skipped, refuse, to_the_end
-from suite.experiment.catalogue import (
-    default_scale,
-    experiments_in,
-    list_clusters,
-    load_cluster,
-    load_experiment,
-)
-from suite.experiment.expansion import Expansion, expand
-from suite.experiment.models import MODELS
-from suite.experiment.spec import Experiment
 from suite.pipeline.names import SCHEDULE_NAMES
-from suite.records.schema import Source
+
+if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
+    from suite.experiment.expansion import Expansion
+    from suite.experiment.spec import Experiment
+    from suite.records.schema import Source
 
 RUNS = Path("results/runs")
 
@@ -43,7 +37,7 @@ class Backend(StrEnum):
     SIMULATE = "simulate"
 
     @property
-    def source(self) -> Source:
+    def source(self) -> "Source":
         """What its records say of where they come from."""
         return "emulated" if self is Backend.EMULATE else "simulated" if self is Backend.SIMULATE else "measured"
 
@@ -88,7 +82,7 @@ def _folders(results: Sequence[Path] | None) -> list[Path]:
     return folders
 
 
-def _records(folders: Sequence[Path], name: str, scale: str, source: Source) -> tuple[list[Any], list[Any]]:
+def _records(folders: Sequence[Path], name: str, scale: str, source: "Source") -> tuple[list[Any], list[Any]]:
     """The records of the sweep's points, and the files that are none."""
     from suite.experiment.recorded import own
     from suite.records.store import read_stores
@@ -108,7 +102,10 @@ def _expanded(
     scale: str | None,
     cluster: str | None,
     on: Backend = Backend.LOCAL,
-) -> tuple[Experiment, str, Expansion]:
+) -> "tuple[Experiment, str, Expansion]":
+    from suite.experiment.catalogue import default_scale, load_experiment
+    from suite.experiment.expansion import expand
+
     experiment = load_experiment(name)
     simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
     chosen = scale if scale is not None else simulated_at or default_scale(experiment)
@@ -138,6 +135,8 @@ def run(
     results: RunResults = RUNS,
 ) -> None:
     """Run every point that is missing; each launch leaves one record. A folder's name stands for all in it."""
+    from suite.experiment.catalogue import experiments_in
+
     members = experiments_in(experiment)
     if not members:
         raise typer.Exit(_run(experiment, overrides, on, scale, cluster, fresh, dry_run, as_json, results))
@@ -208,6 +207,7 @@ def _run(
 def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
     """Run the work with its progress shown; on an interrupt say how to go on, and exit."""
     from suite.console import SweepProgress, err
+    from suite.experiment.catalogue import load_cluster
     from suite.launch.simulated import SimulatedSweep
     from suite.launch.sweep import LocalSweep
 
@@ -378,7 +378,9 @@ def schedule(
 def list_() -> None:
     """List experiments with their scales and numbers of points, schedules, clusters and models."""
     from suite.console import experiment_table, out
+    from suite.experiment.catalogue import list_clusters
     from suite.experiment.description import described_experiments
+    from suite.experiment.models import MODELS
 
     out.print("[bold]experiments[/]:")
     out.print(experiment_table(described_experiments()))

@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Literal
 
-ResourceKind = Literal["experiments", "published", "templates", "clusters", "kernels"]
+ResourceKind = Literal["experiments", "published", "templates", "clusters", "devices", "software", "kernels"]
 
 _IN_CHECKOUT: dict[ResourceKind, str] = {
     "experiments": "experiments",
     "published": "results/published",
     "templates": "reports/templates",
     "clusters": "slurm/clusters",
+    "devices": "slurm/devices",
+    "software": "slurm/software",
     "kernels": "kernels",
 }
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from suite.experiment.errors import did_you_mean
 from suite.experiment.point import Schedule as Options
 from suite.pipeline.drawing import Panel
@@ -30,8 +28,6 @@ from suite.pipeline.summary import (
     title,
 )
 from suite.pipeline.timeline import Costs, Network, Timeline
-from suite.records.schema import Trace
-from suite.report.predicted import traced
 
 FILE = "file"  # the name of the schedule that lies in a file
 EQUAL = Costs()
@@ -130,6 +126,11 @@ def read_measured(path: Path) -> Measured:
         ValueError: the file is no record, or holds no trace that can be drawn.
         OSError: the file cannot be read.
     """
+    from pydantic import ValidationError
+
+    from suite.records.schema import Trace
+    from suite.report.predicted import traced
+
     try:
         record = json.loads(path.read_bytes())
         point, found = record["point"], record["trace"]

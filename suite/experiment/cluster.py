@@ -1,4 +1,4 @@
-"""Cluster profiles: what a cluster can run, and later how to submit there and what hardware is there."""
+"""Cluster profiles: what a cluster can run, what hardware is there, and later how to submit there."""
 
 from functools import cache
 from pathlib import Path
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from suite.experiment.errors import BadInput, Problem, did_you_mean, shown
 from suite.experiment.fields import rules_of
+from suite.experiment.hardware import Hardware, validated
 from suite.experiment.point import Count
 from suite.experiment.source import read_yaml
 
@@ -23,6 +24,7 @@ class Cluster(BaseModel):
     max_emulated_ranks: Count = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1)] = 1
+    hardware: Hardware | None = None  # what the simulator predicts; without it, only what a point's `pace` says
 
 
 @cache
@@ -37,6 +39,8 @@ def read_cluster(path: Path) -> Cluster:
         rule = rules.get(key)
         if rule is None:
             problems.append(Problem(f"unknown key; {did_you_mean(key, rules)}", node.key_place, key))
+        elif key == "hardware":
+            validated(Hardware, node, key, problems)
         elif (complaint := rule.complaint(node.plain())) is not None:
             problems.append(Problem(complaint, node.place, key))
     for key, rule in rules.items():

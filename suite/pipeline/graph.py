@@ -1,9 +1,14 @@
 """A schedule's actions by number, and what each has to wait for: what the proof, the timeline and the lowering share.
 
-Numbers instead of actions, because a schedule may have a million of them and each is looked at many times.
+Numbers instead of actions, and arrays of them, because a schedule may have a million and each is looked at many times.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from suite.pipeline.program import (
     BACKWARD,
@@ -16,7 +21,11 @@ from suite.pipeline.program import (
     ScheduleError,
 )
 
+KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, RECOMPUTE)
+F, B, W, BW, R = range(len(KINDS))
+
 MISSING = -1  # the number of an action that is needed and in no program
+NOTHING = -2  # in place of a number, where no action is needed
 
 
 class Graph:
@@ -24,6 +33,11 @@ class Graph:
 
     `actions[n]` is the action, `rank[n]` its rank, `first[r]` the number of rank r's first action (with the count of
     all actions at the end), and `needs[n]` the numbers of the actions that have to end before n can start.
+
+    As arrays: `ranks` is `rank`, `kinds[n]` the place of the action's kind in KINDS, `stages[n]` its stage, and
+    `numbers[kind, slot]` the number of that kind's action, or MISSING; `table` is the same by kind, replica, slice,
+    microbatch and stage. `awaited[n]` is the one action that n may still have to wait for when all before it in its
+    program have ended: one of another rank, or one that cannot end before; otherwise NOTHING.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -34,66 +48,73 @@ class Graph:
         """
         self.schedule = schedule
         self.actions: list[Action] = [action for program in schedule.programs for action in program]
-        self.rank: list[int] = []
-        self.first = [0]
-        for rank, program in enumerate(schedule.programs):
-            self.rank += [rank] * len(program)
-            self.first.append(len(self.rank))
-        self.slices = 1 + max((action.slice for action in self.actions), default=0)
-        size = schedule.replicas * self.slices * schedule.microbatches * schedule.virtual_stages
-        kinds = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD, RECOMPUTE)
-        self.numbers: dict[str, list[int]] = {kind: [MISSING] * size for kind in kinds}
+        lengths = [len(program) for program in schedule.programs]
+        self.first: list[int] = [0, *np.cumsum(lengths, dtype=int).tolist()]
+        self.ranks = np.repeat(np.arange(len(lengths)), lengths)
+        self.rank: list[int] = self.ranks.tolist()
         self._number()
-        self.needs = self._needs()
-
-    def slot(self, action: Action) -> int:
-        """The action's place in the tables of `numbers`, which the other kinds of its stage and microbatch share."""
-        _, stage, microbatch, part, replica = action
-        schedule = self.schedule
-        row = (replica * self.slices + part) * schedule.microbatches + microbatch
-        return row * schedule.virtual_stages + stage
+        self._find_needs()
 
     def _number(self) -> None:
-        schedule, numbers = self.schedule, self.numbers
-        stages, microbatches, replicas = schedule.virtual_stages, schedule.microbatches, schedule.replicas
-        placement, ranks, slices = schedule.placement, self.rank, self.slices
-        for number, action in enumerate(self.actions):
-            kind, stage, microbatch, part, replica = action
-            rank = ranks[number]
-            table = numbers.get(kind)
-            if table is None:
-                raise ScheduleError(f"{action} of rank {rank} has an unknown kind; the kinds are {', '.join(numbers)}")
-            if not (0 <= stage < stages and 0 <= microbatch < microbatches and 0 <= replica < replicas and part >= 0):
-                raise ScheduleError(f"{action} of rank {rank} is outside the schedule's stages and microbatches")
-            if placement[replica][stage] != rank:
-                host = placement[replica][stage]
-                raise ScheduleError(f"{action} is in the program of rank {rank}, but its stage is on rank {host}")
-            slot = ((replica * slices + part) * microbatches + microbatch) * stages + stage
-            if table[slot] != MISSING:
-                times = self.actions.count(action)
-                raise ScheduleError(f"{action} appears {times} times; every action runs exactly once")
-            table[slot] = number
+        schedule = self.schedule
+        flat: list[Any] = list(chain.from_iterable(self.actions))
+        kinds, *fields = (flat[column :: len(Action._fields)] for column in range(len(Action._fields)))
+        places = {kind: place for place, kind in enumerate(KINDS)}
+        self.kinds = np.array([places.get(kind, MISSING) for kind in kinds], int)
+        stages, microbatches, parts, replicas = columns = [np.array(column, int) for column in fields]
+        self.slices = 1 + int(parts.max(initial=0))
+        rows = (replicas * self.slices + parts) * schedule.microbatches + microbatches
+        self.stages, self._slots = stages, rows * schedule.virtual_stages + stages
+        sizes = (schedule.virtual_stages, schedule.microbatches, self.slices, schedule.replicas)
+        known = self.kinds != MISSING
+        for column, size in zip(columns, sizes, strict=True):
+            known &= (column >= 0) & (column < size)
+        hosts = np.array(schedule.placement)[np.where(known, replicas, 0), np.where(known, stages, 0)]
+        self.numbers = np.full((len(KINDS), np.prod(sizes)), MISSING)
+        placed = np.flatnonzero(known & (hosts == self.ranks))
+        self.table = self.numbers.reshape(len(KINDS), *sizes[::-1])
+        self.numbers[self.kinds[placed][::-1], self._slots[placed][::-1]] = placed[::-1]  # the first of equal ones
+        placed = placed[self.numbers[self.kinds[placed], self._slots[placed]] == placed]
+        if len(placed) < len(known):
+            odd = int(np.setdiff1d(np.arange(len(known)), placed)[0])
+            raise ScheduleError(self._misplaced(odd, bool(known[odd]), int(hosts[odd])))
 
-    def _needs(self) -> list[tuple[int, ...]]:
-        """What each action waits for.
+    def _misplaced(self, number: int, known: bool, host: int) -> str:
+        """Why an action has no place of its own in `numbers`."""
+        action, rank = self.actions[number], self.rank[number]
+        if action.kind not in KINDS:
+            return f"{action} of rank {rank} has an unknown kind; the kinds are {', '.join(KINDS)}"
+        if not known:
+            return f"{action} of rank {rank} is outside the schedule's stages and microbatches"
+        if host != rank:
+            return f"{action} is in the program of rank {rank}, but its stage is on rank {host}"
+        return f"{action} appears {self.actions.count(action)} times; every action runs exactly once"
+
+    def _find_needs(self) -> None:
+        """What each action needs: one of its own stage or, a forward, of the stage before; and one of the stage after.
 
         Whether the next stage's backward is split (B) or whole (BW) is read from what is there.
         """
-        forward, inputs, whole = (self.numbers[kind] for kind in (FORWARD, INPUT_GRADIENT, BACKWARD))
-        stages, microbatches, slices = self.schedule.virtual_stages, self.schedule.microbatches, self.slices
-        needs: list[tuple[int, ...]] = []
-        for kind, stage, microbatch, part, replica in self.actions:
-            slot = ((replica * slices + part) * microbatches + microbatch) * stages + stage
-            if kind == FORWARD:
-                needs.append((forward[slot - 1],) if stage else ())
-            elif kind == WEIGHT_GRADIENT:
-                needs.append((inputs[slot],))
-            elif kind == RECOMPUTE or stage == stages - 1:
-                needs.append((forward[slot],))
-            else:
-                following = whole[slot + 1]
-                needs.append((forward[slot], inputs[slot + 1] if following == MISSING else following))
-        return needs
+        numbers, kinds, slots = self.numbers, self.kinds, self._slots
+        inner = (kinds == F) & (self.stages > 0)
+        own = np.select(
+            [inner, kinds == F, kinds == W], [numbers[F, slots - 1], NOTHING, numbers[B, slots]], numbers[F, slots]
+        )
+        backward = ((kinds == B) | (kinds == BW)) & (self.stages < self.schedule.virtual_stages - 1)
+        after = np.where(backward, slots + 1, slots)
+        whole = numbers[BW, after]
+        following = np.where(backward, np.where(whole == MISSING, numbers[B, after], whole), NOTHING)
+        self._needed = own, following
+        self.awaited = np.full(len(slots), NOTHING)
+        for needed in (following, own):  # where neither has ended for certain, own is waited for first
+            ended = (needed >= 0) & (needed < np.arange(len(slots))) & (self.ranks[np.maximum(needed, 0)] == self.ranks)
+            self.awaited = np.where(ended | (needed == NOTHING), self.awaited, needed)
+
+    @cached_property
+    def needs(self) -> list[tuple[int, ...]]:
+        """The numbers of the actions that have to end before each can start; MISSING for one that is in no program."""
+        both = zip(*(needed.tolist() for needed in self._needed), strict=True)
+        return [tuple(number for number in pair if number != NOTHING) for pair in both]
 
     def needed(self, number: int) -> list[Action]:
         """The actions that an action waits for, those that are in no program included."""
@@ -105,61 +126,67 @@ class Graph:
         names = [Action(k, s, *rest) for k, s in expected]
         return [name if n == MISSING else self.actions[n] for name, n in zip(names, self.needs[number], strict=False)]
 
+    def of_actions(self, table: Mapping[tuple[str, int], float]) -> np.ndarray:
+        """What a table by kind and stage has for every action."""
+        stages = range(self.schedule.virtual_stages)
+        return np.array([[table[kind, stage] for stage in stages] for kind in KINDS])[self.kinds, self.stages]
+
     @property
-    def order(self) -> list[int]:
+    def order(self) -> np.ndarray:
         """All actions in one order that respects every program and every dependency.
 
         Raises:
             ScheduleError: the programs deadlock; the message names the first action that cannot run.
         """
-        return self._walk[0]
+        return np.argsort(self.whole_times[1], kind="stable")
 
-    @property
-    def whole_times(self) -> tuple[list[float], list[float]]:
+    @cached_property
+    def whole_times(self) -> tuple[np.ndarray, np.ndarray]:
         """Start and end of every action where BW takes 2 and any other 1: whole numbers, so that equal times are equal.
 
         Raises:
             ScheduleError: the programs deadlock.
         """
-        return self._walk[1:]
+        return self.times(np.where(self.kinds == BW, 2.0, 1.0))
 
-    @cached_property
-    def _walk(self) -> tuple[list[int], list[float], list[float]]:
+    def times(self, durations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end of every action, each as early as its program and what it needs allow; messages cost nothing.
+
+        Raises:
+            ScheduleError: the programs deadlock.
+        """
+        ends = np.array(self._ends(durations.tolist()))
+        before = np.append(0.0, ends)  # by action, the end of the one before it in its program
+        before[self.first] = 0.0
+        return np.maximum(before[:-1], np.where(self.awaited == NOTHING, 0.0, ends[np.maximum(self.awaited, 0)])), ends
+
+    def _ends(self, durations: list[float]) -> list[float]:
         """Step through all programs, each rank as far as it gets, until all have ended or none can go on."""
-        needs, first, actions = self.needs, self.first, self.actions
-        waiting: dict[int, int] = {}  # a missing action -> the rank that waits for it
-        order: list[int] = []
-        starts = [0.0] * len(actions)
-        ends = [-1.0] * (len(actions) + 1)  # -1: not done; the last is that of MISSING, which never is
-        heads, limits = first[:-1], first[1:]
+        awaited = self.awaited.tolist()
+        waiting: dict[int, int] = {}  # an action that has not ended -> the rank that waits for it
+        ends = [-1.0] * len(awaited) + [0.0, -1.0]  # -1: not ended; the last two are those of NOTHING and MISSING
+        heads, limits = self.first[:-1], self.first[1:]
         clocks = [0.0] * len(heads)
         runnable = list(range(len(heads)))
         while runnable:
             rank = runnable.pop()
-            number, limit, start = heads[rank], limits[rank], clocks[rank]
-            while number < limit:
-                missing = None
-                for other in needs[number]:
-                    end = ends[other]
-                    if end < 0:
-                        missing = other
-                        break
-                    if end > start:
-                        start = end
-                if missing is not None:
-                    waiting[missing] = rank
+            clock = clocks[rank]
+            for number in range(heads[rank], limits[rank]):
+                end = ends[awaited[number]]
+                if end > clock:
+                    clock = end
+                elif end < 0:
+                    waiting[awaited[number]] = rank
                     break
-                starts[number] = start
-                ends[number] = start = start + (2.0 if actions[number][0] == BACKWARD else 1.0)
-                clocks[rank] = start
-                order.append(number)
+                ends[number] = clock = clock + durations[number]
                 if number in waiting:
                     runnable.append(waiting.pop(number))
-                number += 1
-            heads[rank] = number
-        if len(order) < len(actions):
+            else:
+                number = limits[rank]
+            heads[rank], clocks[rank] = number, clock
+        if heads != limits:
             raise ScheduleError(self._deadlock(heads, [end >= 0 for end in ends]))
-        return order, starts, ends[:-1]
+        return ends[:NOTHING]
 
     def _deadlock(self, heads: list[int], done: list[bool]) -> str:
         """Name the stuck action closest to the start of its program, and what it waits for."""
@@ -181,22 +208,3 @@ class Graph:
             f"schedule {self.schedule.name} deadlocks: rank {rank} cannot run {self.actions[number]} "
             f"(position {position}): {why}"
         )
-
-    def times(self, durations: list[float]) -> tuple[list[float], list[float]]:
-        """Start and end of every action, each as early as its program and what it needs allow; messages cost nothing.
-
-        Raises:
-            ScheduleError: the programs deadlock.
-        """
-        needs, ranks = self.needs, self.rank
-        starts, ends = [0.0] * len(durations), [0.0] * len(durations)
-        clocks = [0.0] * (len(self.first) - 1)
-        for number in self.order:
-            rank = ranks[number]
-            start = clocks[rank]
-            for other in needs[number]:
-                if ends[other] > start:
-                    start = ends[other]
-            starts[number] = start
-            ends[number] = clocks[rank] = start + durations[number]
-        return starts, ends

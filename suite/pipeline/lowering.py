@@ -10,13 +10,14 @@ Where the schedule has several replicas of the weights, the ranks that hold a st
 across the pipeline. They start these reductions in one order too, that of the stages' completion.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from suite.pipeline.graph import MISSING, Graph
-from suite.pipeline.program import FORWARD, RELEASING_KINDS, Action, Schedule
+import numpy as np
+
+from suite.pipeline.graph import BW, MISSING, Graph, W
+from suite.pipeline.program import FORWARD, Action, Schedule
 
 RECEIVE_AHEAD = 2  # receives posted to one peer beyond what the timeline says has been sent
 
@@ -56,33 +57,23 @@ class Op(NamedTuple):
 
 
 class Messages:
-    """Every dependency that crosses ranks, numbered: who produces it, who consumes it."""
+    """Every dependency that crosses ranks, numbered in the order of the consumers: who produces it, who consumes it."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.producers: list[int] = []
-        self.consumers: list[int] = []
-        self.incoming = [MISSING] * len(graph.actions)  # by action, the message that it waits for
-        self.outgoing = [MISSING] * len(graph.actions)  # by action, the message that it produces
-        ranks = graph.rank
-        for number, needed in enumerate(graph.needs):
-            for other in needed:
-                if ranks[other] != ranks[number]:
-                    self.incoming[number] = self.outgoing[other] = len(self.producers)
-                    self.producers.append(other)
-                    self.consumers.append(number)
-        self.sources = [ranks[producer] for producer in self.producers]
-        self.destinations = [ranks[consumer] for consumer in self.consumers]
-        # Both ends' ranks added up: less one's own it is the peer.
-        self.ends = [source + end for source, end in zip(self.sources, self.destinations, strict=True)]
+        waiting = np.flatnonzero(graph.awaited >= 0)
+        self.consumers = waiting[graph.ranks[graph.awaited[waiting]] != graph.ranks[waiting]]
+        self.producers = graph.awaited[self.consumers]
+        self.sources, self.destinations = graph.ranks[self.producers], graph.ranks[self.consumers]
+        self.incoming = np.full(len(graph.actions), MISSING)  # by action, the message that it waits for
+        self.incoming[self.consumers] = np.arange(len(self.consumers))
 
     def __len__(self) -> int:
         return len(self.producers)
 
     def __getitem__(self, number: int) -> Message:
-        actions = self.graph.actions
-        ends = self.sources[number], self.destinations[number]
-        return Message(number, actions[self.producers[number]], actions[self.consumers[number]], *ends)
+        producer, consumer = (self.graph.actions[ends[number]] for ends in (self.producers, self.consumers))
+        return Message(number, producer, consumer, int(self.sources[number]), int(self.destinations[number]))
 
 
 @dataclass(frozen=True)
@@ -90,19 +81,19 @@ class Lowered:
     """The instructions of every rank, as numbers, and the messages that cross between ranks."""
 
     schedule: Schedule
-    codes: tuple[tuple[int, ...], ...]
+    codes: tuple[np.ndarray, ...]
     messages: Messages
     finals: frozenset[int]  # actions after which their stage's weight gradients are complete
 
     def program(self, rank: int) -> tuple[Op, ...]:
         """The rank's instructions."""
-        return tuple(self.op(code) for code in self.codes[rank])
+        return tuple(map(self.op, self.codes[rank].tolist()))
 
     def op(self, code: int) -> Op:
         """An instruction from its number."""
         number, kind = code >> KIND_BITS, code & KIND_MASK
         if kind == RUN:
-            incoming = self.messages.incoming[number]
+            incoming = int(self.messages.incoming[number])
             message = None if incoming == MISSING else self.messages[incoming]
             return Op("run", self.schedule.graph.actions[number], message, number in self.finals)
         if kind == REDUCE:
@@ -129,129 +120,121 @@ def lower(schedule: Schedule) -> Lowered:
     graph = schedule.graph
     starts, ends = graph.whole_times
     messages = Messages(graph)
-    streams = _streams(messages, ends, len(schedule.programs))
-    finals = [_finals(graph, rank) for rank in range(len(schedule.programs))]
+    finals = graph.table[[W, BW]].max(axis=(0, 2, 3))  # by replica and stage, the last action that adds to its weights
     overlapped = schedule.replicas == 1
-    reductions: list[dict[int, list[int]]] = [{} for _ in finals] if overlapped else _reductions(finals, ends)
-    produced = [ends[number] for number in messages.producers]
-    codes = tuple(
-        _Lowering(messages, rank, streams[rank], starts, produced).codes(reductions[rank])
-        for rank in range(len(schedule.programs))
-    )
-    marked = frozenset(number for program in finals for number in program.values()) if overlapped else frozenset()
-    return Lowered(schedule, codes, messages, marked)
+    marked = frozenset(finals[finals != MISSING].tolist()) if overlapped else frozenset()
+    reductions = [] if overlapped else _reductions(graph, finals, ends)
+    return Lowered(schedule, _Lowering(messages, starts, ends).codes(reductions), messages, marked)
 
 
-def _streams(messages: Messages, ends: list[float], ranks: int) -> list[dict[int, deque[int]]]:
-    """For every rank the messages that it exchanges with each peer, in the order that both ends agree on."""
-    pairs: dict[tuple[int, int], list[int]] = {}
-    sources, producers = messages.sources, messages.producers
-    for number, (source, destination) in enumerate(zip(sources, messages.destinations, strict=True)):
-        pair = (source, destination) if source < destination else (destination, source)
-        pairs.setdefault(pair, []).append(number)
-    streams: list[dict[int, deque[int]]] = [{} for _ in range(ranks)]
-    for (low, high), stream in pairs.items():
-        stream.sort(key=lambda number: (ends[producers[number]], sources[number]))
-        streams[low][high], streams[high][low] = deque(stream), deque(stream)
-    return streams
-
-
-def _finals(graph: Graph, rank: int) -> dict[tuple[int, int], int]:
-    """The number of the last action that adds to the weight gradients of each (stage, replica) of the rank."""
-    finals = {}
-    for number in range(graph.first[rank], graph.first[rank + 1]):
-        action = graph.actions[number]
-        if action[0] in RELEASING_KINDS:
-            finals[action[1], action[4]] = number
-    return finals
-
-
-def _reductions(finals: list[dict[tuple[int, int], int]], ends: list[float]) -> list[dict[int, list[int]]]:
-    """By rank: after which action it starts to reduce which stages, those being given by their last actions here.
+def _reductions(graph: Graph, finals: np.ndarray, ends: np.ndarray) -> list[tuple[int, int]]:
+    """After which action a rank starts to reduce which stage, which is given by its last action there.
 
     The ranks that hold a stage's replicas start their reductions in the order in which stages are complete on all.
     """
-    complete: dict[int, float] = {}
-    for program in finals:
-        for (stage, _), number in program.items():
-            complete[stage] = max(ends[number], complete.get(stage, 0.0))
-    after: list[dict[int, list[int]]] = []
-    for program in finals:
-        here: dict[int, list[int]] = {}
-        latest = 0
-        for _, number in sorted(program.items(), key=lambda item: (complete[item[0][0]], item[0])):
-            latest = max(latest, number)
-            here.setdefault(latest, []).append(number)
-        after.append(here)
+    there = np.where(finals == MISSING, 0.0, ends[finals])
+    last = [
+        (complete, stage, replica) for stage, complete in enumerate(there.max(axis=0)) for replica in range(len(finals))
+    ]
+    latest = [0] * len(graph.first)
+    after = []
+    for _, stage, replica in sorted(last):
+        number = int(finals[replica, stage])
+        if number != MISSING:
+            rank = graph.rank[number]
+            latest[rank] = max(latest[rank], number)
+            after.append((latest[rank], number))
     return after
 
 
+# A moment in a rank's program: an action's number times _STEPS, and one of these things around it, in their order.
+_POST, _RUN, _SETTLE, _SEND, _REDUCE, _END, _STEPS = range(7)
+
+
 class _Lowering:
-    """Builds the instructions of one rank."""
+    """Finds the moment of every instruction, for all ranks at once.
 
-    def __init__(
-        self,
-        messages: Messages,
-        rank: int,
-        ahead: dict[int, deque[int]],
-        starts: list[float],
-        produced: list[float],
-    ) -> None:
-        self.messages, self.rank, self.starts = messages, rank, starts
-        self.produced = produced  # when each message is
-        self.ahead = ahead  # what is still to be issued with each peer, in stream order
-        self.unread = dict.fromkeys(ahead, 0)  # receives posted and not yet consumed, by peer
-        self.unsettled: dict[int, deque[int]] = {peer: deque() for peer in ahead}
-        self.result: list[int] = []
+    Every message has two ends. They are sorted by rank, by peer (in the order of their first messages), and within such
+    a stream in the order that both ranks agree on. `received` tells which of the two each is.
+    """
 
-    def codes(self, reductions: dict[int, list[int]]) -> tuple[int, ...]:
-        """The instructions; `reductions` follow an action."""
-        graph, append, sources = self.messages.graph, self.result.append, self.messages.sources
-        incoming, outgoing, producers = self.messages.incoming, self.messages.outgoing, self.messages.producers
-        unread, unsettled, starts = self.unread, self.unsettled, self.starts
-        streams = list(self.ahead.items())
-        for number in range(graph.first[self.rank], graph.first[self.rank + 1]):
-            for peer, stream in streams:
-                if stream and sources[stream[0]] == peer:
-                    self._post(peer, stream, starts[number])
-            append(number << KIND_BITS | RUN)
-            message = incoming[number]
-            if message >= 0:
-                peer = sources[message]
-                unread[peer] -= 1
-                if unsettled[peer]:
-                    self._settle(unsettled[peer], producers[message])
-            message = outgoing[number]
-            if message >= 0:
-                self._send(message)
-            if number in reductions:
-                self.result += [last << KIND_BITS | REDUCE for last in reductions[number]]
-        for pending in unsettled.values():
-            self.result += [message << KIND_BITS | SETTLE for message in pending]
-        return tuple(self.result)
+    def __init__(self, messages: Messages, starts: np.ndarray, ends: np.ndarray) -> None:
+        self.graph, self.starts = messages.graph, starts
+        sources, destinations = messages.sources, messages.destinations
+        produced = ends[messages.producers]
+        pairs = np.minimum(sources, destinations) * len(self.graph.first) + np.maximum(sources, destinations)
+        _, first, pair = np.unique(pairs, return_index=True, return_inverse=True)
+        agreed = np.lexsort((sources, produced, first[pair]))
+        ranks = np.stack((sources[agreed], destinations[agreed]), axis=1).ravel()
+        by_rank = np.argsort(ranks, kind="stable")
+        self.messages, self.ranks = np.repeat(agreed, 2)[by_rank], ranks[by_rank]
+        self.received = destinations[self.messages] == self.ranks
+        self.producers, self.consumers = messages.producers[self.messages], messages.consumers[self.messages]
+        self.produced = produced[self.messages]
+        stream = self.ranks * len(messages) + first[pair[self.messages]]
+        self.streams = np.cumsum(np.diff(stream, prepend=stream[:1]) != 0)
+        # The receives by stream, but there in the order in which the rank consumes them.
+        receives = np.flatnonzero(self.received)
+        self.taken = receives[np.lexsort((self.consumers[receives], self.streams[receives]))]
+        self.beyond = _STEPS * (len(starts) + 1)  # any moment is below it
 
-    def _post(self, peer: int, stream: deque[int], now: float) -> None:
-        """Post the receives from `peer` that are due by now, and a few ahead."""
-        sources = self.messages.sources
-        while stream and sources[stream[0]] == peer:
-            if self.unread[peer] >= RECEIVE_AHEAD and self.produced[stream[0]] > now:
-                return
-            self._receive(peer, stream)
+    def codes(self, reductions: list[tuple[int, int]]) -> tuple[np.ndarray, ...]:
+        """The instructions of every rank; `reductions` follow an action."""
+        actions = np.arange(len(self.starts))
+        sends = np.flatnonzero(~self.received)
+        after, last = np.array(reductions, int).reshape(-1, 2).T
+        parts = (
+            (self._exchanged(), self.messages, np.where(self.received, RECEIVE, SEND)),
+            (_STEPS * actions + _RUN, actions, RUN),
+            (self._settled(sends), self.messages[sends], SETTLE),
+            (_STEPS * after + _REDUCE, last, REDUCE),
+        )
+        moments = np.concatenate([moment for moment, _, _ in parts])
+        codes = np.concatenate([number << KIND_BITS | kind for _, number, kind in parts])
+        order = np.argsort(moments, kind="stable")
+        starts = np.searchsorted(moments[order], _STEPS * np.array(self.graph.first[1:-1], int))
+        return tuple(np.split(codes[order], starts))
 
-    def _receive(self, peer: int, stream: deque[int]) -> None:
-        self.result.append(stream.popleft() << KIND_BITS | RECEIVE)
-        self.unread[peer] += 1
+    def _exchanged(self) -> np.ndarray:
+        """When a message is sent, right after its producer, or its receive posted.
 
-    def _send(self, message: int) -> None:
-        peer = self.messages.destinations[message]
-        stream = self.ahead[peer]
-        while stream[0] != message:  # receives that come before it in the order of this pair
-            self._receive(peer, stream)
-        self.result.append(stream.popleft() << KIND_BITS | SEND)
-        self.unsettled[peer].append(message)
+        That is before the first action that starts when the message has been produced, or with fewer than RECEIVE_AHEAD
+        receives unread. But it is not before what precedes it in the stream, nor after a send that follows it.
+        """
+        receives = np.flatnonzero(self.received)
+        streams, ranks, count = self.streams[receives], self.ranks[receives], np.arange(len(receives))
+        apart = self.starts.max(initial=0) + 3  # between the times of two ranks, so that one search finds all
+        due = np.searchsorted(self.starts + self.graph.ranks * apart, self.produced[receives] + ranks * apart)
+        ahead = count - np.searchsorted(streams, streams) < RECEIVE_AHEAD
+        read = self.consumers[self.taken[count - RECEIVE_AHEAD]] + 1
+        room = np.where(ahead, np.array(self.graph.first)[ranks], read)
+        sent = _STEPS * self.producers + _SEND
+        moments = np.where(self.received, self.beyond - 1, sent)
+        following = (
+            self.beyond
+            - 1
+            - self._so_far((self.beyond - 1 - moments)[::-1], self.streams.max(initial=0) - self.streams[::-1])[::-1]
+        )
+        moments[receives] = np.minimum(_STEPS * np.minimum(due, room) + _POST, following[receives])
+        moments = np.where(self.received, moments, sent + _STEPS - _SEND)
+        return np.where(self.received, self._so_far(moments, self.streams), sent)
 
-    def _settle(self, pending: deque[int], produced: int) -> None:
-        """What the peer consumed before it ran `produced` has arrived for certain."""
-        consumers = self.messages.consumers
-        while pending and consumers[pending[0]] <= produced:
-            self.result.append(pending.popleft() << KIND_BITS | SETTLE)
+    def _settled(self, sends: np.ndarray) -> np.ndarray:
+        """When sends, in the order of their streams, are settled.
+
+        That is after the first action that takes something which the peer produced once it had consumed the message
+        and all before it; if there is none, at the end.
+        """
+        streams = self.streams[sends]
+        known = self._so_far(self.producers[self.taken], self.streams[self.taken])
+        keys = known + self.streams[self.taken] * self.beyond
+        consumed = self._so_far(self.consumers[sends], streams)
+        found = np.searchsorted(keys, consumed + streams * self.beyond)
+        proved = found < np.searchsorted(self.streams[self.taken], streams, side="right")
+        takes = np.append(self.consumers[self.taken], MISSING)[found]
+        end = np.array(self.graph.first)[self.ranks[sends] + 1] - 1
+        return np.where(proved, _STEPS * takes + _SETTLE, _STEPS * end + _END)
+
+    def _so_far(self, values: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """The largest value up to each place within its stream."""
+        return np.maximum.accumulate(values + streams * self.beyond) - streams * self.beyond

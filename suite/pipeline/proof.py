@@ -1,22 +1,14 @@
 """The proof that a schedule may run: complete, placed, free of deadlock, with its peak of live activations."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+
+import numpy as np
 
 from suite.pipeline.collection import no_collection
-from suite.pipeline.graph import MISSING, Graph
-from suite.pipeline.lowering import KIND_BITS, KIND_MASK, RECEIVE, REDUCE, RUN, SEND, Lowered, lower
-from suite.pipeline.program import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    RECOMPUTE,
-    RELEASING_KINDS,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    ScheduleError,
-)
+from suite.pipeline.graph import BW, KINDS, MISSING, B, F, Graph, W
+from suite.pipeline.lowering import KIND_BITS, KIND_MASK, RECEIVE, REDUCE, RUN, SEND, SETTLE, Lowered, lower
+from suite.pipeline.program import FORWARD, RECOMPUTE, Action, Schedule, ScheduleError
 from suite.pipeline.readiness import settled
 from suite.pipeline.timeline import Costs
 
@@ -56,9 +48,7 @@ def prove(schedule: Schedule, forward_only: bool = False) -> Proof:
         if not forward_only:
             _reductions_agree(lowered)
         prove_messages(lowered)
-        chunks = tuple(_peak(program, (FORWARD,), RELEASING_KINDS) for program in schedule.programs)
-        deferred = tuple(_peak(program, (INPUT_GRADIENT,), (WEIGHT_GRADIENT,)) for program in schedule.programs)
-    return Proof(lowered, chunks, deferred)
+    return Proof(lowered, _peaks(schedule.graph, {F: 1, BW: -1, W: -1}), _peaks(schedule.graph, {B: 1, W: -1}))
 
 
 def _complete(graph: Graph, forward_only: bool) -> None:
@@ -67,32 +57,33 @@ def _complete(graph: Graph, forward_only: bool) -> None:
     That no action is there twice, and each on its stage's own rank, the graph has seen to.
     """
     schedule = graph.schedule
-    forward, whole, inputs, weights = (
-        graph.numbers[kind] for kind in (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-    )
-    stages = schedule.virtual_stages
-    allowed = ((False, False, False),) if forward_only else ((True, False, False), (False, True, True))
-    used = set()
-    for i in range(schedule.microbatches):
-        replica = _replica_of(graph, i)
-        used.add(replica)
-        first = graph.slot(Action(FORWARD, 0, i, 0, replica))
-        for stage, slot in enumerate(range(first, first + stages)):
-            if forward[slot] == MISSING:
-                raise ScheduleError(
-                    f"{Action(FORWARD, stage, i, 0, replica)} appears 0 times; every action runs exactly once"
-                )
-            found = (whole[slot] != MISSING, inputs[slot] != MISSING, weights[slot] != MISSING)
-            if found not in allowed:
-                wanted = "left out" if forward_only else "either one BW or one B and one W"
-                numbers = "{:d} BW, {:d} B and {:d} W".format(*found)
-                raise ScheduleError(f"the backward of stage {stage}, microbatch {i} must be {wanted}; found {numbers}")
-    if len(used) < schedule.replicas and not forward_only:
-        idle = min(set(range(schedule.replicas)) - used)
+    there = graph.table[:, :, 0] != MISSING  # by kind, replica, microbatch, stage
+    passed = there.any(axis=(0, 3))
+    replicas = passed.argmax(axis=0)
+    mine = there[:, replicas, np.arange(schedule.microbatches)]
+    none, either = ~(mine[BW] | mine[B] | mine[W]), (mine[BW] ^ mine[B]) & (mine[B] == mine[W])
+    fine = mine[F] & (none if forward_only else either)
+    for i in np.flatnonzero((passed.sum(axis=0) > 1) | ~fine.all(axis=1)).tolist():
+        raise ScheduleError(_incomplete(i, passed[:, i], mine[:, i], fine[i], forward_only))
+    idle = set(range(schedule.replicas)) - set(replicas.tolist())
+    if idle and not forward_only:
         raise ScheduleError(
-            f"replica {idle} of the weights has no microbatch; {schedule.replicas} replicas need at least "
+            f"replica {min(idle)} of the weights has no microbatch; {schedule.replicas} replicas need at least "
             f"{schedule.replicas} microbatches"
         )
+
+
+def _incomplete(i: int, passed: np.ndarray, there: np.ndarray, fine: np.ndarray, forward_only: bool) -> str:
+    """Why microbatch i does not pass every stage of one replica; the arrays are its part of those in `_complete`."""
+    if passed.sum() > 1:
+        both = " and ".join(map(str, np.flatnonzero(passed).tolist()))
+        return f"microbatch {i} is on replicas {both}; it must pass all stages of one replica"
+    stage = int(fine.argmin())
+    if not there[F, stage]:
+        return f"{Action(FORWARD, stage, i, 0, int(passed.argmax()))} appears 0 times; every action runs exactly once"
+    wanted = "left out" if forward_only else "either one BW or one B and one W"
+    found = "{:d} BW, {:d} B and {:d} W".format(*there[[BW, B, W], stage])
+    return f"the backward of stage {stage}, microbatch {i} must be {wanted}; found {found}"
 
 
 def _runnable(schedule: Schedule) -> None:
@@ -114,32 +105,10 @@ def _runnable(schedule: Schedule) -> None:
             )
 
 
-def _replica_of(graph: Graph, microbatch: int) -> int:
-    """The one replica that the microbatch passes; replica 0 where it passes none."""
-    schedule = graph.schedule
-    if schedule.replicas == 1:
-        return 0
-    stages = schedule.virtual_stages
-    passed = []
-    for replica in range(schedule.replicas):
-        low = graph.slot(Action(FORWARD, 0, microbatch, 0, replica))
-        passed.append(any(n != MISSING for table in graph.numbers.values() for n in table[low : low + stages]))
-    if sum(passed) > 1:
-        both = " and ".join(str(replica) for replica, here in enumerate(passed) if here)
-        raise ScheduleError(f"microbatch {microbatch} is on replicas {both}; it must pass all stages of one replica")
-    return passed.index(True) if any(passed) else 0
-
-
-def _peak(program: tuple[Action, ...], opens: tuple[str, ...], closes: tuple[str, ...]) -> int:
-    live = peak = 0
-    for action in program:
-        if action[0] in opens:
-            live += 1
-            if live > peak:
-                peak = live
-        elif action[0] in closes:
-            live -= 1
-    return peak
+def _peaks(graph: Graph, changes: dict[int, int]) -> tuple[int, ...]:
+    """By rank, the largest number of what some kinds of action add to or take from."""
+    change = np.array([changes.get(kind, 0) for kind in range(len(KINDS))])[graph.kinds]
+    return tuple(int(of_rank.cumsum().max(initial=0)) for of_rank in np.split(change, graph.first[1:-1]))
 
 
 def prove_messages(lowered: Lowered) -> None:
@@ -151,48 +120,40 @@ def prove_messages(lowered: Lowered) -> None:
     Raises:
         ScheduleError: two ranks disagree on the order of their messages, or the program deadlocks.
     """
-    places = _places(lowered)
-    messages, size = lowered.messages, len(lowered.codes)
-    incoming, ends = messages.incoming, messages.ends
-    issued = [[0] * size for _ in range(size)]  # [rank][peer]: messages of their stream that the rank has got to
-    heads = [0] * size
-    blockers = [MISSING] * size  # the message that each rank is waiting for, until the other end has got to it
-    runnable = list(range(size))
+    codes = np.concatenate([np.asarray(program, int) for program in lowered.codes])
+    first = np.cumsum([0, *map(len, lowered.codes)])  # of each rank among the instructions of all
+    ranks = np.repeat(np.arange(len(lowered.codes)), np.diff(first))
+    awaited = _awaited(lowered, codes, ranks)
+    waits = np.flatnonzero(awaited != MISSING)
+    targets, owners = awaited[waits].tolist(), np.append(ranks, 0)[awaited[waits]].tolist()
+    bounds, first = np.searchsorted(waits, first).tolist(), first.tolist()
+    places, heads, limits = waits.tolist(), bounds[:-1], bounds[1:]
+    reached = first[:-1]  # by rank, the instruction that it has come to
+    asleep: list[list[int]] = [[] for _ in heads]  # by rank, those that wait for it
+    runnable = list(range(len(heads)))
     while runnable:
         rank = runnable.pop()
-        codes, head, mine = lowered.codes[rank], heads[rank], issued[rank]
-        end = len(codes)
-        while head < end:
-            kind, message = codes[head] & KIND_MASK, codes[head] >> KIND_BITS
+        head, limit = heads[rank], limits[rank]
+        while head < limit and reached[owners[head]] > targets[head]:
             head += 1
-            if kind == RUN:
-                message = incoming[message]
-                if message < 0:
-                    continue
-            elif kind == REDUCE:
-                continue
-            peer = ends[message] - rank
-            if kind != RECEIVE:
-                place = places[message]
-                if place < 0 or issued[peer][rank] <= place or (kind != SEND and mine[peer] <= place):
-                    blockers[rank] = message
-                    head -= 1
-                    break
-                if kind != SEND:
-                    continue
-            mine[peer] += 1
-            if blockers[peer] == message:
-                blockers[peer] = MISSING
-                runnable.append(peer)
         heads[rank] = head
-    stuck = [rank for rank, head in enumerate(heads) if head < len(lowered.codes[rank])]
+        if head < limit:
+            reached[rank] = places[head]
+            asleep[owners[head]].append(rank)
+        else:
+            reached[rank] = first[rank + 1]
+        for other in asleep[rank].copy():
+            if targets[heads[other]] < reached[rank]:
+                asleep[rank].remove(other)
+                runnable.append(other)
+    stuck = [rank for rank, place in enumerate(reached) if place < first[rank + 1]]
     if stuck:
-        rank = min(stuck, key=lambda r: (heads[r], r))
-        op = lowered.op(lowered.codes[rank][heads[rank]])
+        rank = min(stuck, key=lambda r: (reached[r] - first[r], r))
+        op = lowered.op(int(codes[reached[rank]]))
         what = f"run {op.action}" if op.action else f"{op.kind} the {op.message}"
         raise ScheduleError(
             f"schedule {lowered.schedule.name} deadlocks with blocking sends: rank {rank} cannot {what}: "
-            f"it waits for the {messages[blockers[rank]]}"
+            f"it waits for the {op.message}"
         )
 
 
@@ -203,7 +164,8 @@ def _reductions_agree(lowered: Lowered) -> None:
         return
     actions = schedule.graph.actions
     order = [
-        [actions[code >> KIND_BITS].stage for code in codes if code & KIND_MASK == REDUCE] for codes in lowered.codes
+        [actions[last].stage for last in (codes[codes & KIND_MASK == REDUCE] >> KIND_BITS).tolist()]
+        for codes in map(np.asarray, lowered.codes)
     ]
     for stage in range(schedule.virtual_stages):
         hosts = sorted({row[stage] for row in schedule.placement})
@@ -213,23 +175,36 @@ def _reductions_agree(lowered: Lowered) -> None:
                 raise ScheduleError(f"ranks {one} and {other} do not agree on the order of their reductions")
 
 
-def _places(lowered: Lowered) -> list[int]:
-    """Every message's place in the one stream of its two ranks, on which both ends must agree; -1 where it has none."""
-    ends, size = lowered.messages.ends, len(lowered.codes)
-    issued: list[list[list[int]]] = []  # [rank][peer], in the order of the rank's program
-    for rank, codes in enumerate(lowered.codes):
-        streams: list[list[int]] = [[] for _ in range(size)]
-        for code in codes:
-            kind = code & KIND_MASK
-            if kind in (RECEIVE, SEND):
-                message = code >> KIND_BITS
-                streams[ends[message] - rank].append(message)
-        issued.append(streams)
-    places = [MISSING] * len(lowered.messages)
-    for low in range(size):
-        for high in range(low + 1, size):
-            if issued[low][high] != issued[high][low]:
-                raise ScheduleError(f"ranks {low} and {high} do not agree on the order of their messages")
-            for place, message in enumerate(issued[low][high]):
-                places[message] = place
-    return places
+def _awaited(lowered: Lowered, codes: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """By instruction of all ranks, the instruction of the other rank that it waits for; MISSING where for none.
+
+    One that would have to wait for ever has the number after the last. Both ends must have the messages of their stream
+    in one order: a message's instructions at both ends are those in the same place of it.
+    """
+    messages, size = lowered.messages, len(lowered.codes)
+    kinds, numbers = codes & KIND_MASK, codes >> KIND_BITS
+    issues = np.flatnonzero((kinds == RECEIVE) | (kinds == SEND))
+    issued, here = numbers[issues], ranks[issues]
+    there = messages.sources[issued] + messages.destinations[issued] - here
+    pairs = np.minimum(here, there) * size + np.maximum(here, there)
+    order = np.lexsort((pairs, here > there))
+    low, high = np.split(order, [np.count_nonzero(here < there)])  # of the lower rank of each pair, and of the higher
+    if not (np.array_equal(pairs[low], pairs[high]) and np.array_equal(issued[low], issued[high])):
+        streams = (zip(pairs[end].tolist(), issued[end].tolist(), strict=True) for end in (low, high))
+        odd = next(min(ends)[0] for ends in zip_longest(*streams, fillvalue=(size * size,)) if ends[0] != ends[1])
+        one, other = divmod(odd, size)
+        raise ScheduleError(f"ranks {one} and {other} do not agree on the order of their messages")
+    awaited = np.full(len(codes), MISSING)
+    awaited[issues[low]], awaited[issues[high]] = issues[high], issues[low]
+    at = np.full((2, len(messages)), len(codes))  # where a message's destination, and its source, gets to it
+    at[(here != messages.destinations[issued]).astype(int), issued] = issues
+    awaited[kinds == RECEIVE] = MISSING
+    runs = np.flatnonzero(kinds == RUN)
+    numbers[runs] = messages.incoming[numbers[runs]]
+    waits = np.flatnonzero(((kinds == RUN) & (numbers != MISSING)) | (kinds == SETTLE))
+    source = (messages.destinations[numbers[waits]] != ranks[waits]).astype(int)
+    own, other = at[source, numbers[waits]], at[1 - source, numbers[waits]]
+    awaited[waits] = np.where(own < waits, other, len(codes))
+    sent = waits[(own < waits) & (kinds[np.minimum(own, waits)] == SEND)]
+    awaited[sent] = MISSING  # the other end has got to what has been sent: the send has waited for that
+    return awaited

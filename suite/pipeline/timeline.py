@@ -1,12 +1,12 @@
 """The event simulation: when every action runs if each costs a given time, and what messages cost between ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from suite.pipeline.collection import no_collection
-from suite.pipeline.graph import Graph
 from suite.pipeline.program import (
     BACKWARD,
     FORWARD,
@@ -17,6 +17,11 @@ from suite.pipeline.program import (
     Action,
     Schedule,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from suite.pipeline.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -165,63 +170,76 @@ def timeline(schedule: Schedule, costs: Costs | None = None, network: Network | 
     transfers: tuple[Transfer, ...] = ()
     with no_collection():
         if network is None and costs.are_equal:
-            unit = costs.forward / schedule.chunks
-            starts, ends = ([unit * moment for moment in times] for times in graph.whole_times)
+            starts, ends = (costs.forward / schedule.chunks * moments for moments in graph.whole_times)
         else:
-            table = costs.table(schedule)
-            durations = [table[action[0], action[1]] for action in graph.actions]
+            durations = graph.of_actions(costs.table(schedule))
             if network is None:
                 starts, ends = graph.times(durations)
             else:
                 starts, ends, transfers = _with_network(graph, durations, network)
-        spans = list(map(Span, graph.rank, graph.actions, starts, ends))
-        ranks = tuple(tuple(spans[low:high]) for low, high in zip(graph.first, graph.first[1:], strict=False))
+        spans = _tuples(Span, graph.rank, graph.actions, starts.tolist(), ends.tolist())
+        ranks = tuple(spans[low:high] for low, high in pairwise(graph.first))
     return Timeline(ranks, transfers)
 
 
 def _with_network(
-    graph: Graph, durations: list[float], network: Network
-) -> tuple[list[float], list[float], tuple[Transfer, ...]]:
+    graph: "Graph", durations: "np.ndarray", network: Network
+) -> tuple["np.ndarray", "np.ndarray", tuple[Transfer, ...]]:
     """Starts, ends and transfers. All messages of a directed link come from one rank, in the order of its program."""
-    needs, ranks, actions = graph.needs, graph.rank, graph.actions
-    starts, ends = [0.0] * len(durations), [0.0] * len(durations)
-    clocks = [0.0] * (len(graph.first) - 1)
-    arrivals: dict[int, tuple[float, float]] = {}  # by consumer: arrival, transfer time
-    consumers = _crossing(graph)
-    free: dict[tuple[int, int], float] = {}
-    transfers = []
-    for number in graph.order:
-        rank = ranks[number]
-        start = clocks[rank]
-        if number in arrivals:
-            arrival, transfer = arrivals.pop(number)
-            start = max(arrival, start if network.overlap else start + transfer)
-        for other in needs[number]:
-            if ranks[other] == rank and ends[other] > start:
-                start = ends[other]
-        end = start + durations[number]
-        starts[number], ends[number], clocks[rank] = start, end, end
-        consumer = consumers.get(number)
-        if consumer is not None:
-            destination = ranks[consumer]
-            latency, transfer = network.between(rank, destination)
-            begin = max(end, free.get((rank, destination), 0.0))
-            free[rank, destination] = begin + transfer
+    import numpy as np  # here, as are graphs: `suite plan` starts without it
+
+    from suite.pipeline.graph import NOTHING
+
+    order, ranks = graph.order, graph.ranks
+    consumers = np.flatnonzero(graph.awaited != NOTHING)
+    producers = graph.awaited[consumers]
+    pairs, links = np.unique(ranks[producers] * len(graph.first) + ranks[consumers], return_inverse=True)
+    costs = [network.between(*divmod(pair, len(graph.first))) for pair in pairs.tolist()]
+    consumer = np.full(len(order), NOTHING)  # by action, the one that its message goes to, and over which link
+    link_of = np.full(len(order), NOTHING)
+    consumer[producers], link_of[producers] = consumers, links
+    taking = np.zeros(len(order))  # by action, the time that its rank spends on taking its message
+    if not network.overlap:
+        taking[consumers] = np.array([transfer for _, transfer in costs])[links]
+    sends = consumer[order] != NOTHING
+    arrivals, begins, times = [0.0] * len(order), [], []
+    clocks, free = [0.0] * len(graph.first), [0.0] * len(costs)
+    starts, ends = np.zeros(len(order)), np.zeros(len(order))
+    columns = (order, ranks[order], durations[order], taking[order], consumer[order], link_of[order])
+    for number, rank, duration, take, destined, link in zip(*(column.tolist() for column in columns), strict=True):
+        start = clocks[rank] + take
+        if arrivals[number] > start:
+            start = arrivals[number]
+        clocks[rank] = end = start + duration
+        times.append((start, end))
+        if destined != NOTHING:
+            latency, transfer = costs[link]
+            begin = end if end > free[link] else free[link]
+            free[link] = out = begin + transfer
             if not network.overlap:
-                clocks[rank] = begin + transfer
-            arrivals[consumer] = (begin + transfer + latency, transfer)
-            transfers.append(
-                Transfer(actions[number], actions[consumer], rank, destination, begin, begin + transfer + latency)
-            )
-    return starts, ends, tuple(transfers)
+                clocks[rank] = out
+            arrivals[destined] = out + latency
+            begins.append(begin)
+    starts[order], ends[order] = np.array(times).reshape(-1, 2).T
+    senders, receivers = order[sends].tolist(), consumer[order[sends]].tolist()
+    transfers = _tuples(
+        Transfer,
+        map(graph.actions.__getitem__, senders),
+        map(graph.actions.__getitem__, receivers),
+        map(graph.rank.__getitem__, senders),
+        map(graph.rank.__getitem__, receivers),
+        begins,
+        map(arrivals.__getitem__, receivers),
+    )
+    return starts, ends, transfers
 
 
-def _crossing(graph: Graph) -> dict[int, int]:
-    """Producer to consumer, of every dependency that crosses ranks."""
-    ranks = graph.rank
-    return {
-        other: number for number, needed in enumerate(graph.needs) for other in needed if ranks[other] != ranks[number]
-    }
+_Row = TypeVar("_Row", Span, Transfer)
+
+
+def _tuples(kind: type[_Row], *columns: Iterable[object]) -> tuple[_Row, ...]:
+    """Named tuples from their columns, made without a call for each."""
+    return tuple(map(tuple.__new__, repeat(kind), zip(*columns, strict=True)))
 
 
 def critical_path(schedule: Schedule, times: Timeline) -> list[Span]:

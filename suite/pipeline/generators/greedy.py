@@ -30,10 +30,11 @@ def greedy_programs(
 
 
 class _Greedy:
+    """Actions are told by their kind and by i * stages + stage, by which the oldest microbatch comes first."""
+
     def __init__(self, placement: tuple[int, ...], microbatches: int, durations: Durations, cap: int) -> None:
         ranks = max(placement) + 1
-        self.placement = placement
-        self.cap = cap
+        self.placement, self.stages, self.cap = placement, len(placement), cap
         self.split = durations.weight_gradient is not None
         self.backward_kind = INPUT_GRADIENT if self.split else BACKWARD
         self.cost = {
@@ -42,74 +43,75 @@ class _Greedy:
             WEIGHT_GRADIENT: durations.weight_gradient or 0,
         }
         self.first = [placement.index(rank) for rank in range(ranks)]
-        self.entering: list[deque[int]] = [deque() for _ in range(ranks)]  # microbatches ready for the first stage
-        self.entering[placement[0]].extend(range(microbatches))
-        self.forwards: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]  # heaps of (microbatch, later stage)
-        self.backwards: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]  # heaps of (microbatch, stage)
-        self.weights: list[deque[Action]] = [deque() for _ in range(ranks)]
+        self.entering: list[deque[int]] = [deque() for _ in range(ranks)]  # forwards that are ready, of the first stage
+        self.entering[placement[0]].extend(range(0, microbatches * self.stages, self.stages))
+        self.forwards: list[list[int]] = [[] for _ in range(ranks)]  # heaps of those of later stages
+        self.backwards: list[list[int]] = [[] for _ in range(ranks)]  # heaps
+        self.weights: list[deque[int]] = [deque() for _ in range(ranks)]
         self.held = [0] * ranks  # microbatches whose activations the rank's first stage holds
 
     def programs(self) -> tuple[tuple[Action, ...], ...]:
         """Step from one end of actions to the next, and let every idle rank that it may concern choose."""
         programs: list[list[Action]] = [[] for _ in self.first]
         busy = [False] * len(self.first)
-        ending: dict[int, list[Action]] = {}
+        ending: dict[int, list[tuple[int, str, int]]] = {}
         times: list[int] = []  # heap of the keys of `ending`
         concerned, now = list(range(len(self.first))), 0
+        make, stages, cost = tuple.__new__, self.stages, self.cost
         while True:
             for rank in concerned:
-                action = None if busy[rank] else self._choose(rank)
-                if action is None:
+                chosen = None if busy[rank] else self._choose(rank)
+                if chosen is None:
                     continue
                 busy[rank] = True
-                programs[rank].append(action)
-                end = now + self.cost[action.kind]
+                _, kind, at = chosen
+                programs[rank].append(make(Action, (kind, at % stages, at // stages, 0, 0)))
+                end = now + cost[kind]
                 if end not in ending:
                     ending[end] = []
                     heappush(times, end)
-                ending[end].append(action)
+                ending[end].append(chosen)
             if not times:
-                return tuple(tuple(program) for program in programs)
+                return tuple(map(tuple, programs))
             now = heappop(times)
             concerned = []
-            for action in ending.pop(now):
-                rank = self.placement[action.stage]
+            for rank, kind, at in ending.pop(now):
                 busy[rank] = False
                 concerned.append(rank)
-                concerned += self._end(rank, action)
+                following = self._end(rank, kind, at)
+                if following is not None:
+                    concerned.append(following)
 
-    def _choose(self, rank: int) -> Action | None:
+    def _choose(self, rank: int) -> tuple[int, str, int] | None:
         if self.backwards[rank]:
-            i, stage = heappop(self.backwards[rank])
-            return Action(self.backward_kind, stage, i)
+            return rank, self.backward_kind, heappop(self.backwards[rank])
         forwards, entering = self.forwards[rank], self.entering[rank]
-        if entering and self.held[rank] < self.cap and not (forwards and forwards[0][0] < entering[0]):
+        if entering and self.held[rank] < self.cap and not (forwards and forwards[0] < entering[0]):
             self.held[rank] += 1
-            return Action(FORWARD, self.first[rank], entering.popleft())
+            return rank, FORWARD, entering.popleft()
         if forwards:
-            i, stage = heappop(forwards)
-            return Action(FORWARD, stage, i)
-        return self.weights[rank].popleft() if self.weights[rank] else None
+            return rank, FORWARD, heappop(forwards)
+        return (rank, WEIGHT_GRADIENT, self.weights[rank].popleft()) if self.weights[rank] else None
 
-    def _end(self, rank: int, action: Action) -> tuple[int, ...]:
-        """Note what `action` makes ready; returns the rank that this is on, if it is another's."""
-        kind, stage, i, _, _ = action
+    def _end(self, rank: int, kind: str, at: int) -> int | None:
+        """Note what the action makes ready; returns the rank that this is on, if it is another's."""
+        stage = at % self.stages
         if kind == FORWARD:
-            if stage + 1 == len(self.placement):
-                heappush(self.backwards[rank], (i, stage))
-                return ()
+            if stage + 1 == self.stages:
+                heappush(self.backwards[rank], at)
+                return None
             following = self.placement[stage + 1]
             if self.first[following] == stage + 1:
-                self.entering[following].append(i)
+                self.entering[following].append(at + 1)
             else:
-                heappush(self.forwards[following], (i, stage + 1))
-            return (following,)
+                heappush(self.forwards[following], at + 1)
+            return following
         if kind == INPUT_GRADIENT:
-            self.weights[rank].append(Action(WEIGHT_GRADIENT, stage, i))
+            self.weights[rank].append(at)
         elif stage == self.first[rank]:
             self.held[rank] -= 1
         if kind == WEIGHT_GRADIENT or stage == 0:
-            return ()
+            return None
         following = self.placement[stage - 1]
-        heappush(self.backwards[following], (i, stage - 1))
-        return (following,)
+        heappush(self.backwards[following], at - 1)
+        return following

@@ -1,0 +1,193 @@
+"""What hardware and software a cluster profile says is there: devices, links, file system, training stack.
+
+A profile's `hardware` names a device of `slurm/devices` and a stack of `slurm/software`, or spells them out. Constants are
+from data sheets, measured, or fitted; which were fitted, on what, and what would be physically sensible, stands in `fitted`.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from suite.experiment.errors import BadInput, Place, Problem, did_you_mean, shown
+from suite.experiment.source import Node, read_yaml
+from suite.resources import ResourceKind, resource_dir
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=10)]
+Count = Annotated[int, Field(ge=1)]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Fitted = TypeVar("_Fitted", "Device", "Link", "Software")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fit(_Part):
+    """Where a fitted constant is from: the rows it was fitted on, and the range that is physically sensible."""
+
+    rows: str
+    low: float
+    high: float
+    why: str = ""
+
+
+class Tile(_Part):
+    """A shape of output tile that matrix products are cut into, and its speed relative to the best one."""
+
+    rows: Count
+    columns: Count
+    speed: Share = 1.0
+
+
+class Device(_Part):
+    """One accelerator, or a CPU with the threads of one rank. Rates are FLOP/s and bytes/s, times seconds."""
+
+    name: str
+    source: str
+    peak: dict[Literal["fp16", "bf16", "fp32", "fp64"], Positive]  # dense
+    memory_bytes: Positive
+    memory_bandwidth: Positive
+    units: Count = 1  # that work on one tile each: a GPU's multiprocessors
+    tiles: tuple[Tile, ...] = (Tile(rows=1, columns=1),)
+    gemm_efficiency: Share = 1.0  # of the peak, in long products
+    gemm_ramp: Annotated[float, Field(ge=0)] = 0.0  # elements of depth that filling and draining a tile costs
+    unaligned: Share = 1.0  # speed of a product with a dimension that is no multiple of 8 elements
+    memory_efficiency: Share = 1.0  # of the memory bandwidth, in element-wise kernels
+    attention_efficiency: Share = 1.0  # the same in the kernels between the attention core's products
+    flash_efficiency: Share = 0.5  # of the peak, in a fused attention core
+    kernel_seconds: Seconds = 0.0  # that every kernel takes on the device whatever its size
+    launch_seconds: Seconds = 0.0  # that the host takes to issue one
+    reserved_bytes: Annotated[float, Field(ge=0)] = 0.0  # of the memory: context, libraries' buffers
+    fitted: dict[str, Fit] = {}
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        return _checked(self)
+
+
+class Link(_Part):
+    """One direction out of a device."""
+
+    bandwidth: Positive  # bytes/s; inside a node what a ring over it reaches, in the network the adapter's line rate
+    latency: Seconds = 0.0  # of a message
+    collective: Seconds = 0.0  # until a collective runs: issued, and the last of its ranks there
+    hop: Seconds = 0.0  # added by every further rank (inside a node) or node
+    # In the network: shares of the line rate that a collective reaches whose group has all devices of its nodes, one of
+    # each, or some; a message goes at the rate of one.
+    whole: Share = 1.0
+    alone: Share = 1.0
+    mixed: Share = 1.0
+    fitted: dict[str, Fit] = {}
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        return _checked(self)
+
+
+class Software(_Part):
+    """How a training stack uses the hardware."""
+
+    name: str
+    source: str = ""
+    blocking_messages: bool = False  # ranks are busy while they send to the next stage
+    overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
+    fused_accumulation: bool = False  # a weight gradient is added up by the product itself
+    flash_attention: bool = False
+    gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
+    reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
+    overlap_share: Share = 1.0  # of a gradient reduction beside a backward pass, what part is hidden
+    slowdown: Positive = 1.0  # of all that ranks do, against the stack that the device was fitted with
+    adapters: Count | None = None  # of a node that a collective uses; all where left out
+    fitted: dict[str, Fit] = {}
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        return _checked(self)
+
+
+class Storage(_Part):
+    """The shared file system, all ranks together, bytes/s."""
+
+    read: Positive
+    write: Positive
+
+
+class Hardware(_Part):
+    """A cluster as the simulator sees it."""
+
+    device: Device
+    software: Software
+    node_devices: Count
+    node: Link
+    network: Link
+    storage: Storage | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            given = dict(given)
+            for key, kind in (("device", "devices"), ("software", "software")):
+                if isinstance(given.get(key), str):
+                    given[key] = read_part(kind, given[key])
+        return given
+
+
+def _checked(part: _Fitted) -> _Fitted:
+    for name, fit in part.fitted.items():
+        value = getattr(part, name, None)
+        if not isinstance(value, int | float):
+            raise ValueError(f"fitted names {name}, which is no constant here")
+        if not fit.low <= value <= fit.high:
+            raise ValueError(f"{name} is {value:g}; what was fitted must lie in its range, {fit.low:g} to {fit.high:g}")
+    return part
+
+
+def read_part(kind: Literal["devices", "software"], name: str) -> Device | Software:
+    """A device of `slurm/devices` or a stack of `slurm/software` by name. Raises ValueError."""
+    folder = resource_dir(kind)
+    path = folder / f"{name}.yaml"
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in known:
+        raise ValueError(f"there is no {name} in slurm/{kind}; {did_you_mean(name, known)}")
+    return _read_part(kind, path)
+
+
+@cache
+def _read_part(kind: ResourceKind, path: Path) -> Device | Software:
+    model: type[Device] | type[Software] = Device if kind == "devices" else Software
+    problems: list[Problem] = []
+    found = validated(model, read_yaml(path), "", problems)
+    if found is None:
+        raise BadInput(problems)
+    return found
+
+
+def validated(model: type[_Model], node: Node, where: str, problems: list[Problem]) -> _Model | None:
+    """The node as a model; what is wrong with it goes to `problems`, each with its place and field."""
+    try:
+        return model.model_validate(node.plain())
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            place, path = _place(node, one["loc"])
+            message = one["msg"].removeprefix("Value error, ")
+            if one["type"] != "value_error" and not isinstance(one["input"], dict):
+                message = f"got {shown(one['input'])}; {message[0].lower()}{message[1:]}"
+            problems.append(Problem(message, place, ".".join([where, *path] if where else path)))
+        return None
+
+
+def _place(node: Node, location: tuple[int | str, ...]) -> tuple[Place, list[str]]:
+    """Where in the file a pydantic error lies: the deepest node on its way."""
+    path = [str(part) for part in location]
+    for part in location:
+        inner = node.value.get(part) if isinstance(node.value, dict) else None
+        if not isinstance(inner, Node):
+            break
+        node = inner
+    return node.key_or_value_place, path

@@ -1,0 +1,1 @@
+"""Predicting a point from its hardware: operators, network, memory, and the event simulation of its program."""

@@ -1,0 +1,29 @@
+"""Seconds of matrix products by their shape."""
+
+from suite.experiment.hardware import Device, Tile
+
+_ALIGNMENT = 8  # elements; what wide loads of 16-bit numbers need
+
+
+def gemm_seconds(
+    device: Device, peak: float, element: int, rows: int, columns: int, depth: int, batch: int = 1
+) -> float:
+    """Seconds of `batch` products (rows x depth)(depth x columns) of numbers of `element` bytes on one device.
+
+    The output is cut into tiles, each the work of one of the device's units: what sticks out of the matrix is computed in
+    vain, and units without a tile idle. The library is taken to choose the best shape of tile. A last wave of tiles that
+    does not fill the device costs no more than its share, as the published rows have it. No product is faster than its
+    operands and its result pass through memory.
+    """
+    wide = columns % _ALIGNMENT == 0 and depth % _ALIGNMENT == 0
+    rate = peak * device.gemm_efficiency * (1.0 if wide else device.unaligned) / device.units
+    compute = min(_tiles_flops(device, tile, rows, columns, depth, batch) for tile in device.tiles) / rate
+    moved = element * batch * (rows * depth + depth * columns + rows * columns)
+    return device.kernel_seconds + max(compute, moved / (device.memory_bandwidth * device.memory_efficiency))
+
+
+def _tiles_flops(device: Device, tile: Tile, rows: int, columns: int, depth: int, batch: int) -> float:
+    """FLOPs of one unit, at the speed of the best tile."""
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns) * batch
+    one = 2 * tile.rows * tile.columns * (depth + device.gemm_ramp) / tile.speed
+    return max(1.0, tiles / device.units) * one

@@ -1,0 +1,174 @@
+"""What one microbatch takes in a layer, in the embedding and in the head, on one rank.
+
+Counted from the operators of the paper's sections 2.3 and 4.2: b sequences of s tokens, hidden size h, a heads, feed-forward
+size f, tensor-parallel size t. Matrix products are charged by their shape, element-wise kernels by the bytes an element that
+they read and write, and what is not split by tensor parallelism is paid by every tensor rank. Every product of the forward
+pass has two in the backward pass: its input's gradient (in B) and its weight's (in W).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from suite.experiment.hardware import Hardware
+from suite.experiment.pace import BYTES
+from suite.experiment.point import Point
+from suite.measure.flops import padded_vocab
+from suite.simulate.gemm import gemm_seconds
+from suite.simulate.network import all_gather, all_reduce, group
+from suite.simulate.spent import Spent
+
+_FUSED_SOFTMAX_HEADS = 4  # heads x sequences that the fused softmax kernel takes at a time; others fall back
+_FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
+_FLASH_BACKWARD = 2.5  # products of a fused core's backward pass over those of its forward pass
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One microbatch's forward pass, input gradient and weight gradient."""
+
+    forward: Spent = Spent()
+    input_gradient: Spent = Spent()
+    weight_gradient: Spent = Spent()
+
+    def __add__(self, other: Self) -> "Passes":
+        return Passes(
+            self.forward + other.forward,
+            self.input_gradient + other.input_gradient,
+            self.weight_gradient + other.weight_gradient,
+        )
+
+    def __mul__(self, factor: float) -> "Passes":
+        return Passes(self.forward * factor, self.input_gradient * factor, self.weight_gradient * factor)
+
+
+class Operators:
+    """The operators of one point on one device."""
+
+    def __init__(self, point: Point, hardware: Hardware) -> None:
+        self.point, self.hardware, self.device = point, hardware, hardware.device
+        self.element = BYTES[point.training.precision]
+        self.peak = self.device.peak[point.training.precision]
+        self.tensor = point.parallel.tensor
+        self.rows = point.model.seq_length * point.training.microbatch
+        self.whole = self.rows // self.tensor if point.parallel.sequence else self.rows  # of what t does not split
+        self.group = group(point.parallel, "tensor", hardware.node_devices)
+        self.fused = point.kernels != "reference"
+        self.mask = 1 if point.model.dropout else 0  # bytes
+
+    def layer(self) -> Passes:
+        """One layer without recomputation."""
+        h, f, t = self.point.model.hidden_size, self.point.model.ffn_hidden_size, self.tensor
+        products = self.linear(h, 3 * h // t) + self.linear(h // t, h) + self.linear(h, f // t) + self.linear(f // t, h)
+        ahead, behind = self._elementwise()
+        exchange = 2 * self.exchange()
+        hidden = products.weight_gradient.gemm / 2 if self.hardware.software.overlap_tensor else 0.0
+        passes = products + Passes(
+            Spent(elementwise=ahead, tensor_communication=exchange),
+            Spent(elementwise=behind, tensor_communication=max(0.0, exchange - hidden)),
+        )
+        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS)
+
+    def linear(self, inputs: int, outputs: int) -> Passes:
+        """A linear layer of this rank without its bias; its weight's gradient is added to those before."""
+        software, e = self.hardware.software, self.element
+        accumulated = software.gradient_bytes if e == 2 else e
+        size = accumulated if software.fused_accumulation else e + 2 * accumulated
+        return Passes(
+            Spent(gemm=self._product(self.rows, outputs, inputs)),
+            Spent(gemm=self._product(self.rows, inputs, outputs)),
+            Spent(gemm=self._product(inputs, outputs, self.rows), elementwise=self._moved(inputs * outputs, size)),
+        )
+
+    def core(self) -> Passes:
+        """The attention core: scores, softmax, dropout and the weighted values, in batched products over heads."""
+        model, e = self.point.model, self.element
+        s, width = model.seq_length, model.hidden_size // model.heads
+        batch = self.point.training.microbatch * model.heads // self.tensor
+        if self.hardware.software.flash_attention:
+            flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
+            forward = flops / (self.peak * self.device.flash_efficiency)
+            return Passes(Spent(attention=forward), Spent(attention=_FLASH_BACKWARD * forward))
+        fused = self.fused and batch % _FUSED_SOFTMAX_HEADS == 0
+        # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
+        softmax, gradient = (2 * e, 3 * e) if fused else (30 + 2 * e, 20 + 3 * e)
+        kernels = 1 if fused else 5
+        dropout = self._streamed(batch * s * s, 2 * e + 1) if self.mask else 0.0
+        products = self._product(s, s, width, batch) + self._product(s, width, s, batch)
+        ahead = products + self._streamed(batch * s * s, softmax, kernels) + dropout
+        behind = 2 * products + self._streamed(batch * s * s, gradient, kernels) + dropout
+        return Passes(Spent(attention=ahead), Spent(attention=behind))
+
+    def embedding(self) -> Passes:
+        """Token and position embedding with dropout, on the first stage."""
+        h, e = self.point.model.hidden_size, self.element
+        rows, vocabulary = self.rows * h, self._vocabulary()
+        accumulated = self.hardware.software.gradient_bytes if e == 2 else e
+        ahead = self._moved(rows, 7 * e + self.mask, 4)
+        weights = self._moved(rows, 4 * e) + self._moved(vocabulary * h, 2 * e + 2 * accumulated)
+        exchange = all_reduce(self.hardware, self.group, e * rows)
+        return Passes(
+            Spent(elementwise=ahead, tensor_communication=exchange),
+            Spent(elementwise=self._moved(rows, 3 * e + self.mask, 2)),
+            Spent(elementwise=weights),
+        )
+
+    def head(self) -> Passes:
+        """Final norm, logits and cross entropy over this rank's share of the vocabulary, on the last stage."""
+        h, e, vocabulary = self.point.model.hidden_size, self.element, self._vocabulary()
+        logits = self.rows * vocabulary
+        # In fp32: converted, maximum, difference, exponential, sum, quotient; the gradient made from it and converted.
+        ahead = self._moved(logits, e + 36, 6) + self._moved(self.whole * h, 2 * e)
+        behind = self._moved(logits, e + 20, 3) + self._moved(self.whole * h, 5 * e)
+        return self.linear(h, vocabulary) + Passes(
+            Spent(elementwise=ahead), Spent(elementwise=behind, tensor_communication=self.exchange())
+        )
+
+    def exchange(self) -> float:
+        """Seconds of one exchange between tensor ranks: an all-reduce, or with sequence parallelism its two halves."""
+        size = self.element * self.rows * self.point.model.hidden_size
+        if self.point.parallel.sequence:
+            return 2 * all_gather(self.hardware, self.group, size)
+        return all_reduce(self.hardware, self.group, size)
+
+    def _elementwise(self) -> tuple[float, float]:
+        """Seconds of a layer's norms, biases, GELU, dropouts and residual sums: forward, backward."""
+        model, e, mask = self.point.model, self.element, self.mask
+        wide, split = self.whole * model.hidden_size, self.rows * model.ffn_hidden_size / self.tensor
+        queries = self.rows * 3 * model.hidden_size / self.tensor
+        gelu, residual = (2 * e, 3 * e + mask) if self.fused else (4 * e, 7 * e + mask)
+        kernels = 1 if self.fused else 2
+        ahead = self._moved(split, gelu, kernels) + 2 * self._moved(wide, residual, kernels)
+        ahead += 2 * self._moved(wide, 2 * e) + self._moved(queries, 2 * e)
+        behind = self._moved(split, 3 * e) + 2 * self._moved(wide, 2 * e + mask)
+        # Norms read input and gradient twice, for the input and for their weights; residual sums; biases' gradients.
+        behind += 2 * self._moved(wide, 5 * e, 2) + 2 * self._moved(wide, 3 * e)
+        behind += self._moved(queries + split + 2 * wide, e, 4)
+        return ahead, behind
+
+    def _launched(self, passes: Passes, kernels: int) -> Passes:
+        """Adds what the host needs beyond the device's time, for so many kernels forward, and twice as many backward."""
+        host = kernels * self.device.launch_seconds
+        ahead = max(0.0, host - passes.forward.seconds)
+        behind = max(0.0, 2 * host - passes.input_gradient.seconds - passes.weight_gradient.seconds)
+        return Passes(
+            replace(passes.forward, launch=ahead),
+            replace(passes.input_gradient, launch=behind / 2),
+            replace(passes.weight_gradient, launch=behind / 2),
+        )
+
+    def _vocabulary(self) -> int:
+        return padded_vocab(self.point.model.vocab_size, self.tensor) // self.tensor
+
+    def _product(self, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        return gemm_seconds(self.device, self.peak, self.element, rows, columns, depth, batch)
+
+    def _moved(self, elements: float, size: float, kernels: int = 1) -> float:
+        """Seconds of element-wise kernels that read and write `size` bytes an element between them."""
+        device = self.device
+        return kernels * device.kernel_seconds + elements * size / (device.memory_bandwidth * device.memory_efficiency)
+
+    def _streamed(self, elements: float, size: float, kernels: int = 1) -> float:
+        """The same for the kernels between the attention core's products."""
+        device = self.device
+        rate = device.memory_bandwidth * device.attention_efficiency
+        return kernels * device.kernel_seconds + elements * size / rate
