@@ -28,11 +28,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.model", "suite.pipeline.transport", "suite.pipeline.mailboxes"),
     ("suite.pipeline.engine",),
     ("suite.pipeline.ready_engine",),
-    ("suite.training",),
+    ("suite.training", "suite.simulate"),
     ("suite.launch",),
     ("suite.report",),
     ("suite.console", "suite.schedules", "suite.ending"),
-    ("suite.reports",),
+    ("suite.reports", "suite.fitting"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

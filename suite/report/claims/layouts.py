@@ -93,7 +93,10 @@ def _falls_with_tensor(claim: Claim, lens: Lens) -> Finding:
         size: {t: 1 - curve[t] / before for t, before in zip(list(curve)[1:], curve.values(), strict=False)}
         for size, curve in curves.items()
     }
-    told = ", ".join(f"{100 * step[16]:.0f} % from t = 8 to 16 at B = {size}" for size, step in steps.items())
+    told = "; ".join(
+        f"{listed(curve.values())} at B = {size}, -{100 * steps[size][16]:.0f} % from t = 8 to 16"
+        for size, curve in curves.items()
+    )
     leaving = all(step[16] > max(loss for t, loss in step.items() if t < 16) for step in steps.values())
     return Finding(told, _falls(curves) and leaving)
 
