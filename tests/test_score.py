@@ -1,4 +1,4 @@
-"""The simulator against published rows: its accuracy is held where it is, and `suite score` says it of anyone's rows."""
+"""The simulator against published rows: its accuracy is held, and `suite score` says it of anyone's rows."""
 
 from dataclasses import replace
 from statistics import mean
