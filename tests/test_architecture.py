@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.launch",),
     ("suite.report",),
     ("suite.console", "suite.schedules", "suite.ending"),
+    ("suite.reports", "suite.fitting"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
