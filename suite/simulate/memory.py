@@ -163,7 +163,9 @@ class _Stage:
             "full": min(layers, point.training.recompute_layers) * layer_bytes(point, fused) - hidden,
         }[point.training.recompute]
         inner = rows * model.ffn_hidden_size * element // tensor
-        weight = model.ffn_hidden_size * model.hidden_size * element // tensor
+        weight = (
+            0 if hardware.software.fused_accumulation else model.ffn_hidden_size * model.hidden_size * element // tensor
+        )
         gone = 2 * hidden + wide * logits if last else 0  # what the head had kept, when it is the layers' turn
         in_layers = again + 2 * hidden + inner + weight - gone
         in_head = element * logits + max(wide * logits if element == 2 else 0, word - wide * logits) if last else 0
