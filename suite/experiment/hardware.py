@@ -100,6 +100,7 @@ class Software(_Part):
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
     flash_attention: bool = False
+    keeps_outputs: bool = False  # a stage's output stays in memory until its backward pass, though it has been sent
     gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
     reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
     overlap_share: Share = 1.0  # of a gradient reduction beside a backward pass, what part is hidden
