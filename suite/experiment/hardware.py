@@ -4,6 +4,8 @@ A profile's `hardware` names a device of `slurm/devices` and a stack of `slurm/s
 from data sheets, measured, or fitted; which were fitted, on what, and what would be physically sensible, stands in `fitted`.
 """
 
+import math
+from bisect import bisect
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -44,6 +46,13 @@ class Tile(_Part):
     speed: Share = 1.0
 
 
+class Stream(_Part):
+    """The bandwidth of kernels that read and write so many bytes: those of a cache, or of the memory behind it."""
+
+    bytes: Positive
+    bandwidth: Positive  # bytes/s
+
+
 class Device(_Part):
     """One accelerator, or a CPU with the threads of one rank. Rates are FLOP/s and bytes/s, times seconds."""
 
@@ -52,28 +61,70 @@ class Device(_Part):
     peak: dict[Literal["fp16", "bf16", "fp32", "fp64"], Positive]  # dense
     memory_bytes: Positive
     memory_bandwidth: Positive
+    streams: tuple[Stream, ...] = ()  # by ascending bytes, where caches count; between them it changes steadily
+    serial: bool = False  # a processor's core: kernels are issued and operands loaded between computing, not beneath it
+    shared: Share = 1.0  # speed while all devices of the node compute, relative to one alone
     units: Count = 1  # that work on one tile each: a GPU's multiprocessors
     tiles: tuple[Tile, ...] = (Tile(rows=1, columns=1),)
     gemm_efficiency: Share = 1.0  # of the peak, in long products
     gemm_ramp: Annotated[float, Field(ge=0)] = 0.0  # elements of depth that filling and draining a tile costs
     unaligned: Share = 1.0  # speed of a product with a dimension that is no multiple of 8 elements
     memory_efficiency: Share = 1.0  # of the memory bandwidth, in element-wise kernels
+    operand_efficiency: Share | None = None  # the same of a product's operands, where it differs
+    update_efficiency: Share | None = None  # the same of the optimizer's update
     attention_efficiency: Share = 1.0  # the same in the kernels between the attention core's products
     flash_efficiency: Share = 0.5  # of the peak, in a fused attention core
+    flash_backward: Positive = 2.5  # time of a fused core's backward pass over that of its forward pass
+    function_seconds: Seconds = 0.0  # of an exponential of one element, where it is not hidden; a tangent is two
+    mask_seconds: Seconds = 0.0  # of one element of a dropout mask, where its kernel does not draw it by the way
     kernel_seconds: Seconds = 0.0  # that every kernel takes on the device whatever its size
     launch_seconds: Seconds = 0.0  # that the host takes to issue one
+    backward_launches: Positive = 2.0  # the host's time for a backward pass over that for its forward pass
+    action_seconds: Seconds = 0.0  # that it takes for an action of the program besides
+    iteration_seconds: Seconds = 0.0  # that it takes for an iteration outside its actions
     reserved_bytes: Annotated[float, Field(ge=0)] = 0.0  # of the memory: context, libraries' buffers
     fitted: dict[str, Fit] = {}
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
+        if [one.bytes for one in self.streams] != sorted({one.bytes for one in self.streams}):
+            raise ValueError("streams must ascend in bytes")
         return _checked(self)
+
+    def bandwidth(self, size: float) -> float:
+        """Bytes/s of a kernel that reads and writes `size` bytes."""
+        if not self.streams or size <= 0:
+            return self.memory_bandwidth
+        above = bisect([one.bytes for one in self.streams], size)
+        low, high = self.streams[max(above - 1, 0)], self.streams[min(above, len(self.streams) - 1)]
+        if low is high:
+            return low.bandwidth
+        place = math.log(size / low.bytes) / math.log(high.bytes / low.bytes)
+        return low.bandwidth * (high.bandwidth / low.bandwidth) ** place
+
+    def beside(self, neighbours: float) -> Self:
+        """The device while this share of its node's other devices computes too."""
+        speed = 1 / (1 + (1 / self.shared - 1) * neighbours)
+        if speed == 1:
+            return self
+        rates = {"peak": {name: speed * rate for name, rate in self.peak.items()}}
+        slowed = {name: speed * getattr(self, name) for name in ("memory_bandwidth",)}
+        times = {name: getattr(self, name) / speed for name in _HOST_TIMES}
+        streams = tuple(Stream(bytes=one.bytes, bandwidth=speed * one.bandwidth) for one in self.streams)
+        return self.model_copy(update={**rates, **slowed, **times, "streams": streams})
+
+
+_HOST_TIMES = (
+    *("kernel_seconds", "launch_seconds", "action_seconds", "iteration_seconds"),
+    *("function_seconds", "mask_seconds"),
+)
 
 
 class Link(_Part):
     """One direction out of a device."""
 
     bandwidth: Positive  # bytes/s; inside a node what a ring over it reaches, in the network the adapter's line rate
+    message_bandwidth: Positive | None = None  # of a message inside a node, where it is not the ring's
     latency: Seconds = 0.0  # of a message
     collective: Seconds = 0.0  # until a collective runs: issued, and the last of its ranks there
     hop: Seconds = 0.0  # added by every further rank (inside a node) or node
@@ -97,10 +148,14 @@ class Software(_Part):
     blocking_messages: bool = False  # ranks are busy while they send to the next stage
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
+    fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
     flash_attention: bool = False
+    flash_dropout: bool = True  # the fused attention core can drop probabilities
     gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
     reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
-    overlap_share: Share = 1.0  # of a gradient reduction beside a backward pass, what part is hidden
+    overlap_share: Annotated[float, Field(ge=0, le=1)] = (
+        1.0  # of a gradient reduction beside a backward pass, what part is hidden
+    )
     slowdown: Positive = 1.0  # of all that ranks do, against the stack that the device was fitted with
     adapters: Count | None = None  # of a node that a collective uses; all where left out
     fitted: dict[str, Fit] = {}
@@ -136,6 +191,12 @@ class Hardware(_Part):
                 if isinstance(given.get(key), str):
                     given[key] = read_part(kind, given[key])
         return given
+
+    def occupied(self, ranks: int) -> Self:
+        """The hardware while `ranks` ranks of a point compute on it."""
+        others = min(ranks, self.node_devices) - 1
+        device = self.device.beside(others / max(1, self.node_devices - 1))
+        return self if device is self.device else self.model_copy(update={"device": device})
 
 
 def _checked(part: _Fitted) -> _Fitted:
