@@ -1,15 +1,20 @@
-# `make demo` runs the main job, `make test` the tests. Both make their own environment in .venv and reuse it.
+# `make demo` runs the main job, `make paper` simulates the paper and writes its page, `make test` runs the tests. All make
+# their own environment in .venv and reuse it.
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo paper test lint format clean
 
 demo: $(VENV)/.ready-run
 	$(BIN)/suite run quickstart
 	$(BIN)/suite report quickstart
+
+paper: $(VENV)/.ready-run
+	$(BIN)/suite run paper --on simulate
+	$(BIN)/suite report paper
 
 test: $(VENV)/.ready-test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -1,9 +1,8 @@
 """The front door: parses, calls, prints."""
 
 import json
-import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suite import __version__
-from suite.ending import DONE, INTERRUPTED, NOTHING_MEASURED, SOME_FAILED, refuse, to_the_end
-from suite.experiment.errors import did_you_mean
+from suite.ending import (
+    DONE,
+    INTERRUPTED,
+    NOTHING_MEASURED,
+    SOME_FAILED,
+    command_line,
+    print_skipped,
+    refuse,
+    to_the_end,
+)
 from suite.pipeline.names import SCHEDULE_NAMES
 
 if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
@@ -94,16 +101,6 @@ def _records(folders: Sequence[Path], name: str, scale: str, source: "Source") -
     return records, sorted([*problems, *edited])
 
 
-def _print_skipped(problems: Iterable[Any]) -> None:
-    for problem in problems:
-        print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)
-
-
-def _command(command: str, experiment: str, overrides: Iterable[str] | None) -> str:
-    """A command to type."""
-    return shlex.join(["suite", command, experiment, *(overrides or [])])
-
-
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
 
@@ -146,7 +143,30 @@ def run(
     as_json: AsJson = False,
     results: RunResults = RUNS,
 ) -> None:
-    """Run every point that is missing; each launch leaves one record."""
+    """Run every point that is missing; each launch leaves one record. A folder's name stands for all in it."""
+    from suite.experiment.catalogue import experiments_in
+
+    members = experiments_in(experiment)
+    if not members:
+        raise typer.Exit(_run(experiment, overrides, on, scale, cluster, fresh, dry_run, as_json, results))
+    if as_json:
+        refuse(f"--json: it takes one experiment, and {experiment} is a folder; {next(iter(members))} would work")
+    codes = (_run(name, overrides, on, scale, cluster, fresh, dry_run, False, results) for name in members)
+    raise typer.Exit(max(codes))
+
+
+def _run(
+    experiment: str,
+    overrides: list[str] | None,
+    on: Backend,
+    scale: str | None,
+    cluster: str | None,
+    fresh: bool,
+    dry_run: bool,
+    as_json: bool,
+    results: Path,
+) -> int:
+    """Run one experiment's missing points; the exit code."""
     from suite.console import first_line, out, styled
     from suite.console import label as point_label
     from suite.launch.sweep import todo
@@ -154,7 +174,7 @@ def run(
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
     records, problems = _records(_folders([results]), found.name, chosen, on.source)
     work = todo(expansion.points, records, fresh)
-    _print_skipped(problems)
+    print_skipped(problems)
     for planned in work.invalid:
         print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
     for point, why in work.elsewhere:
@@ -168,13 +188,13 @@ def run(
             + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
         )
     if not (work.missing or as_json):
-        out.print(f"nothing is missing; {_command('report', experiment, overrides)} shows what is there")
+        out.print(f"nothing is missing; {command_line('report', experiment, overrides)} shows what is there")
     if dry_run:
         for point, count in () if as_json else work.missing:
             out.print(f"{point.id} {point.layout} {point.schedule_label} m={point.microbatches}, {count} launch(es)")
         if as_json:
             _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
-        raise typer.Exit(DONE)
+        return DONE
     statuses = _sweep(found.name, chosen, on, work, results, as_json)
     failed = [(job, record) for job, record in statuses if record.status != "ok"]
     if as_json:
@@ -190,7 +210,7 @@ def run(
         for job, record in failed:
             out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
         out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
-    raise typer.Exit(SOME_FAILED if failed or work.invalid else DONE)
+    return SOME_FAILED if failed or work.invalid else DONE
 
 
 def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
@@ -280,76 +300,69 @@ def status(
 @app.command()
 def report(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="EXPERIMENT... [KEY=VALUE]...", help="Experiments to report on; overrides choose points."
+            metavar="EXPERIMENT... [KEY=VALUE]...",
+            help="Experiments to report on; overrides choose points. A folder's name, paper: one page of all in it.",
         ),
-    ],
+    ] = None,
     out_dir: Annotated[Path, typer.Option("--out", help="The folder that each report's own folder goes to.")] = Path(
         "reports"
     ),
     explain: Annotated[
         str | None, typer.Option(help="A point's id: print how its numbers come about, and stop.")
     ] = None,
+    claims: Annotated[bool, typer.Option("--claims", help="Print every claim of the paper with a verdict.")] = False,
     scale: ScaleName = None,
     results: Results = None,
 ) -> None:
     """Write the report of each experiment from its records: HTML, Markdown, CSV, SVG and PNG."""
-    from suite.report.metrics import ImpossibleEfficiencyError
-    from suite.report.selection import select
+    from suite.reports import Wanted, report_on
 
-    experiments = [word for word in words if "=" not in word]
-    overrides = [word for word in words if "=" in word]
-    if not experiments:
-        refuse("a report is of an experiment; suite report quickstart " + " ".join(overrides) + " would work")
-    if explain is not None and (len(experiments) > 1 or not explain.strip()):
-        refuse(f"--explain {explain!r}: it takes one experiment and a point's id, as the report's first column has it")
-    nothing = False
-    for name in experiments:
-        found = select(name, overrides, scale, _folders(results))
-        if found.left_out:
-            print(f"{found.name}: records of other points left out: {found.left_out}", file=sys.stderr)
-        if not found.records:
-            _print_skipped(found.problems)
-            print(f"{found.name}: nothing was measured; {_command('run', name, overrides)} first", file=sys.stderr)
-            nothing = True
-            continue
-        try:
-            measured = _explain(found, explain) if explain is not None else _report(found, out_dir / found.name)
-        except ImpossibleEfficiencyError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(SOME_FAILED) from None
-        nothing = nothing or not measured
-    raise typer.Exit(NOTHING_MEASURED if nothing else DONE)
+    given = words or []
+    names = [word for word in given if "=" not in word]
+    overrides = [word for word in given if "=" in word]
+    wanted = Wanted(names, overrides, scale, explain, claims, _folders(results), out_dir)
+    raise typer.Exit(report_on(wanted))
 
 
-def _report(found: Any, folder: Path) -> bool:
-    """Write one report and print its table; whether anything was measured."""
-    from suite.report.page import write_report
-    from suite.report.tables import text_table
+@app.command()
+def score(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[ROWS.csv]...", help="Measured rows; left out, the published ones of the suite."),
+    ] = None,
+    without: Annotated[
+        bool, typer.Option("--ablate", help="The error of each set of rows without each effect that is modelled.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the simulator against measured rows: the error of each source, and of each row of a file."""
+    from suite.console import ablation_table, out, scored_rows_table, skipped_text, sources_table
+    from suite.records.published import BadRowsError, published_files, read_rows
+    from suite.report.ablation import ablate
+    from suite.report.score import score as score_of
 
-    written = write_report(found.title, found.records, found.problems, folder, found.schedules)
-    _print_skipped(written.problems)
-    print(text_table(written.table))
-    print(f"\nreport: {folder / 'index.html'}")
-    if not written.measured:
-        print(f"{found.name}: nothing was measured; no launch has a timed iteration", file=sys.stderr)
-    return written.measured
-
-
-def _explain(found: Any, point_id: str) -> bool:
-    """Print how the numbers of a point's records come about; whether there is a record that can be explained."""
-    from suite.report.explain import explain
-    from suite.report.summary import launches_of
-
-    chosen = [record for record in found.records if record.point_id.startswith(point_id)]
-    if not chosen:
-        ids = sorted({record.point_id for record in found.records})
-        refuse(f"{found.name} has no record of point {point_id}; {did_you_mean(point_id, ids)}")
-    launches, unreadable = launches_of(chosen)
-    _print_skipped([*found.problems, *unreadable])
-    print("\n\n".join(explain(launch.record) for launch in launches))
-    return bool(launches)
+    try:
+        rows = [row for file in files or published_files().values() for row in read_rows(file)]
+    except (BadRowsError, OSError) as error:
+        refuse(str(error))
+    if without:
+        ablated = ablate(rows)
+        if as_json:
+            _print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
+        else:
+            out.print(ablation_table(ablated))
+        raise typer.Exit(DONE if ablated[0].errors else NOTHING_MEASURED)
+    found = score_of(rows)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        if files:
+            out.print(scored_rows_table(found))
+        out.print(sources_table(found))
+        out.print(skipped_text(found), markup=False)
+    raise typer.Exit(DONE if found.rows else NOTHING_MEASURED)
 
 
 @app.command()

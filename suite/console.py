@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from types import TracebackType
@@ -22,6 +23,8 @@ from suite.launch.plan import Row
 from suite.launch.status import PointState
 from suite.records.remarks import remark
 from suite.records.schema import Record
+from suite.report.ablation import Ablated
+from suite.report.score import Score
 
 _WIDTH = None if sys.stdout.isatty() else 240  # a file or a pipe has no width of its own
 out = Console(highlight=False, width=_WIDTH)
@@ -225,3 +228,58 @@ def _scaled(number: float | None, unit: str = "") -> str:
         return ""
     steps = min(int(math.log10(number) // 3), len(_PREFIXES) - 1) if number >= 1 else 0
     return f"{number / 1000**steps:.3g} {_PREFIXES[steps]}{unit}".strip()
+
+
+def sources_table(score: Score) -> Table:
+    """The simulator's error by source: mean and largest absolute error, bias (positive: predicted faster), ranking."""
+    rows = [
+        [
+            escape(name),
+            str(one.rows),
+            f"{100 * one.mape:.1f} %",
+            f"{100 * one.max:.1f} %",
+            f"{100 * one.bias:+.1f} %",
+            "–" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
+        ]
+        for name, one in score.sources.items()
+    ]
+    return table(["source", "rows", "MAPE", "max", "bias", "rank corr."], rows, ["rows", "MAPE", "max", "bias"])
+
+
+def scored_rows_table(score: Score) -> Table:
+    """Every row with what is predicted of it."""
+    rows = [
+        [
+            escape(one.row.config_id or f"line {one.row.line}"),
+            f"{one.row.metric}, {one.row.unit}",
+            f"{one.measured:.4g}",
+            f"{one.predicted:.4g}",
+            f"{100 * one.error:+.1f} %",
+        ]
+        for one in score.rows
+    ]
+    return table(["row", "metric", "measured", "predicted", "error"], rows, ["measured", "predicted", "error"])
+
+
+def skipped_text(score: Score) -> str:
+    """How many rows are outside the model, by the reason."""
+    counts = Counter(one.reason for one in score.skipped)
+    return "\n".join(f"skipped {count}: {reason}" for reason, count in counts.most_common()) or "no row was skipped"
+
+
+def ablation_table(ablated: Sequence[Ablated]) -> Table:
+    """A row for each effect: by how many points the mean error of each set of rows grows without it."""
+    everything = ablated[0].errors
+    names = list(everything)
+    heads = [str(number) for number in range(1, len(names) + 1)]
+    rows = [[escape(one.effect or "nothing left out"), *_grown(one.errors, everything)] for one in ablated]
+    made = table(["without", *heads], rows, heads)
+    made.caption = "\n".join(f"{head}: {escape(name)}" for head, name in zip(heads, names, strict=True))
+    made.caption_justify = "left"
+    return made
+
+
+def _grown(errors: dict[str, float], everything: dict[str, float]) -> list[str]:
+    if errors is everything:
+        return [f"{100 * error:.1f}" for error in errors.values()]
+    return [f"{100 * (error - everything[name]):+.1f}" for name, error in errors.items()]

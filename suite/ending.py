@@ -2,11 +2,12 @@
 
 import errno
 import os
+import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -56,3 +57,14 @@ def _drop_output() -> None:
     """Let go of what standard output would not take, or the interpreter tries again when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def command_line(command: str, experiment: str, overrides: Iterable[str] | None) -> str:
+    """A command to type."""
+    return shlex.join(["suite", command, experiment, *(overrides or [])])
+
+
+def print_skipped(problems: Iterable[Any]) -> None:
+    """Say which files were no records, and why."""
+    for problem in problems:
+        print(f"skipped {problem.file}: {problem.reason}", file=sys.stderr)

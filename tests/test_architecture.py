@@ -28,10 +28,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.model", "suite.pipeline.transport", "suite.pipeline.mailboxes"),
     ("suite.pipeline.engine",),
     ("suite.pipeline.ready_engine",),
-    ("suite.training",),
+    ("suite.training", "suite.simulate"),
     ("suite.launch",),
-    ("suite.report",),
+    ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
+    ("suite.reports", "suite.fitting"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -104,6 +105,7 @@ def test_the_package_itself_and_the_ground_floor_import_nothing_of_the_suite():
 COMPUTES = re.compile(
     r"suite\.kernels\.(?!registry$)\w+|suite\.(parallel|model|training)\.(?!(sizes|split)$)\w+|suite\.measure\.(clock|gemm|memory)"
     r"|suite\.pipeline\.(engine|ready_engine|transport|mailboxes)|suite\.launch\.(rank|emulated|samples|trace)"
+    r"|suite\.calibrate\.(operations|collectives)"
 )
 
 

@@ -14,7 +14,7 @@ TABLES = ("table-1", "table-2")
 FIGURES = ("6", "7", "8", "11", "12", "13", "14", "15", "16", "17", "18")
 SECTIONS = ("5.8", "5.9", "5.10")
 # Points without a published row: what did not fit, and what the scatter/gather optimisation saves.
-UNPUBLISHED = {"figure-17": 5, "section-5.9": 1}
+UNPUBLISHED = {"table-2": 1, "figure-17": 5, "section-5.9": 1}
 
 
 def test_every_result_of_the_paper_has_its_file():

@@ -28,14 +28,11 @@ def collectives(sweep: Sweep, group: Group, device: torch.device) -> Iterator[tu
     for size in sweep.collectives:
         whole = torch.zeros(size // 4 // group.size * group.size, device=device)
         share = whole[: len(whole) // group.size].clone()
-        for what, call in (
-            ("all_reduce", lambda: group.all_reduce(whole)),
-            ("all_gather", lambda: group.all_gather(share)),
-        ):
+        for what, call, given in (("all_reduce", group.all_reduce, whole), ("all_gather", group.all_gather, share)):
             torch.mm(work, work, out=out)
             _synchronise(device)
             start = perf_counter()
-            call()
+            call(given)
             _synchronise(device)
             yield what, {"bytes": whole.nbytes, "ranks": group.size}, perf_counter() - start
 

@@ -56,7 +56,6 @@ def calibrate(samples: Sequence[Sample], device: Device, software: Software, nod
     alone = [sample for sample in samples if sample.together == 1]
     together = [sample for sample in samples if sample.together > 1]
     fits: dict[str, Fitted] = {}
-    ranks = max(sample.together for sample in samples)
 
     def fitted(part: Any, group: str, unknowns: dict[str, Unknown], found: list[Sample], predict: Callable) -> Any:
         """The part with the constants that meet the group's samples."""

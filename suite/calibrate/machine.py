@@ -28,7 +28,8 @@ def measure(sweep: Sweep, ranks: int, precisions: tuple[str, ...], device: str, 
         RuntimeError: a rank failed.
     """
     context = multiprocessing.get_context("spawn")
-    processes, answers = {}, []
+    processes: dict[Any, Any] = {}
+    answers: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         try:

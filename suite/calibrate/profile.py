@@ -18,7 +18,7 @@ from suite.calibrate.sweep import Sweep
 from suite.experiment.catalogue import load_cluster
 from suite.experiment.cluster import read_cluster
 from suite.experiment.errors import BadInput, Place, Problem
-from suite.experiment.hardware import Device, Software, read_part
+from suite.experiment.hardware import Device, software_named
 from suite.experiment.point import Training
 from suite.launch.job import now
 from suite.measure.peaks import find_peak
@@ -103,8 +103,8 @@ class Written:
         device, node = self.calibration.hardware.device, self.calibration.hardware.node
         peaks = ", ".join(f"{rate / 1e9:,.4g} GFLOP/s in {name}" for name, rate in device.peak.items())
         lines = [
-            f"{device.name}: products {device.gemm_efficiency:.0%} of {peaks}; memory {device.memory_bandwidth / 1e9:.3g} GB/s; "
-            f"speed beside busy neighbours {device.shared:.0%}",
+            f"{device.name}: products {device.gemm_efficiency:.0%} of {peaks}; "
+            f"memory {device.memory_bandwidth / 1e9:.3g} GB/s; speed beside busy neighbours {device.shared:.0%}",
             f"between ranks: a message {1e6 * node.latency:.3g} us and {(node.message_bandwidth or 0) / 1e9:.3g} GB/s, "
             f"a reduction {1e6 * node.collective:.3g} us and {node.bandwidth / 1e9:.3g} GB/s, "
             f"{self.calibration.hardware.software.overlap_share:.0%} of it hidden by products beside it",
@@ -138,9 +138,7 @@ def calibrate_machine(wanted: Asked, sweep: Sweep) -> Written:
     kind, devices = _devices(wanted.ranks, threads)
     device = _gpu(wanted.precisions) if kind == "cuda" else _processor(devices, threads)
     samples = measure(sweep, wanted.ranks, wanted.precisions, kind, threads)
-    stack = read_part("software", "suite")
-    assert isinstance(stack, Software)
-    found = calibrate(samples, device, stack, devices)
+    found = calibrate(samples, device, software_named("suite"), devices)
     wanted.measurements.parent.mkdir(parents=True, exist_ok=True)
     beside = {
         "name": wanted.name,
@@ -161,7 +159,7 @@ def calibrate_machine(wanted: Asked, sweep: Sweep) -> Written:
         "hardware": _plain(found.hardware.model_dump(mode="json", exclude_defaults=True)),
     }
     header = [
-        f"{_FIRST_LINE} on {now()[:10]} with revision {revision()}: {wanted.ranks} ranks, {', '.join(wanted.precisions)}.",
+        f"{_FIRST_LINE} on {now()[:10]}, revision {revision()}: {wanted.ranks} ranks, {', '.join(wanted.precisions)}.",
         f"# The samples are in {wanted.measurements}. Between nodes nothing was measured: `network` is what `node` is.",
         *(
             f"# {group}: {one['samples']} samples, median deviation {one['median']:.1%}, "

@@ -45,6 +45,19 @@ def list_experiments() -> dict[str, Path]:
     return found
 
 
+def experiments_in(folder: str) -> dict[str, Path]:
+    """The experiments in a folder of experiments, given by its name, such as `paper`; none where it is no such name.
+
+    The name of an experiment is never a folder's.
+    """
+    if folder in (*list_experiments(), "", "..") or Path(folder).name != folder:
+        return {}
+    for root in _experiment_roots():
+        if found := {file.stem: file for file in _files(root / folder)}:
+            return found
+    return {}
+
+
 def default_scale(experiment: Experiment) -> str:
     """The scale to take where none is asked for: laptop, or the only one. BadInput lists them otherwise."""
     if DEFAULT_SCALE in experiment.scales:

@@ -1,7 +1,8 @@
 """What hardware and software a cluster profile says is there: devices, links, file system, training stack.
 
-A profile's `hardware` names a device of `slurm/devices` and a stack of `slurm/software`, or spells them out. Constants are
-from data sheets, measured, or fitted; which were fitted, on what, and what would be physically sensible, stands in `fitted`.
+A profile's `hardware` names a device of `slurm/devices` and a stack of `slurm/software`, or spells them out. Constants
+are from data sheets, measured, or fitted; which were fitted, on what, and what would be physically sensible, stands in
+`fitted`.
 """
 
 import math
@@ -18,11 +19,11 @@ from suite.resources import ResourceKind, resource_dir
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Count = Annotated[int, Field(ge=1)]
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_Fitted = TypeVar("_Fitted", "Device", "Link", "Software")
 
 
 class _Part(BaseModel):
@@ -89,7 +90,8 @@ class Device(_Part):
     def _in_range(self) -> Self:
         if [one.bytes for one in self.streams] != sorted({one.bytes for one in self.streams}):
             raise ValueError("streams must ascend in bytes")
-        return _checked(self)
+        _check(self, self.fitted)
+        return self
 
     def bandwidth(self, size: float) -> float:
         """Bytes/s of a kernel that reads and writes `size` bytes."""
@@ -137,7 +139,8 @@ class Link(_Part):
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
-        return _checked(self)
+        _check(self, self.fitted)
+        return self
 
 
 class Software(_Part):
@@ -153,16 +156,16 @@ class Software(_Part):
     flash_dropout: bool = True  # the fused attention core can drop probabilities
     gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
     reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
-    overlap_share: Annotated[float, Field(ge=0, le=1)] = (
-        1.0  # of a gradient reduction beside a backward pass, what part is hidden
-    )
+    overlap_share: Part = 1.0  # of a gradient reduction beside a backward pass, what part is hidden
     slowdown: Positive = 1.0  # of all that ranks do, against the stack that the device was fitted with
+    layer_seconds: Seconds = 0.0  # that a layer's passes over a microbatch wait for the host, whatever their size
     adapters: Count | None = None  # of a node that a collective uses; all where left out
     fitted: dict[str, Fit] = {}
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
-        return _checked(self)
+        _check(self, self.fitted)
+        return self
 
 
 class Storage(_Part):
@@ -187,9 +190,9 @@ class Hardware(_Part):
     def _by_name(cls, given: Any) -> Any:
         if isinstance(given, dict):
             given = dict(given)
-            for key, kind in (("device", "devices"), ("software", "software")):
+            for key, named in (("device", device_named), ("software", software_named)):
                 if isinstance(given.get(key), str):
-                    given[key] = read_part(kind, given[key])
+                    given[key] = named(given[key])
         return given
 
     def occupied(self, ranks: int) -> Self:
@@ -199,29 +202,34 @@ class Hardware(_Part):
         return self if device is self.device else self.model_copy(update={"device": device})
 
 
-def _checked(part: _Fitted) -> _Fitted:
-    for name, fit in part.fitted.items():
+def _check(part: BaseModel, fitted: dict[str, Fit]) -> None:
+    for name, fit in fitted.items():
         value = getattr(part, name, None)
         if not isinstance(value, int | float):
             raise ValueError(f"fitted names {name}, which is no constant here")
         if not fit.low <= value <= fit.high:
             raise ValueError(f"{name} is {value:g}; what was fitted must lie in its range, {fit.low:g} to {fit.high:g}")
-    return part
 
 
-def read_part(kind: Literal["devices", "software"], name: str) -> Device | Software:
-    """A device of `slurm/devices` or a stack of `slurm/software` by name. Raises ValueError."""
-    folder = resource_dir(kind)
-    path = folder / f"{name}.yaml"
-    known = sorted(file.stem for file in folder.glob("*.yaml"))
-    if name not in known:
-        raise ValueError(f"there is no {name} in slurm/{kind}; {did_you_mean(name, known)}")
-    return _read_part(kind, path)
+def device_named(name: str) -> Device:
+    """A device of `slurm/devices`. Raises ValueError, or BadInput where its file is wrong."""
+    return _read(Device, _file("devices", name))
+
+
+def software_named(name: str) -> Software:
+    """A stack of `slurm/software`. Raises ValueError, or BadInput where its file is wrong."""
+    return _read(Software, _file("software", name))
+
+
+def _file(kind: ResourceKind, name: str) -> Path:
+    files = {file.stem: file for file in resource_dir(kind).glob("*.yaml")}
+    if name not in files:
+        raise ValueError(f"there is no {name} in slurm/{kind}; {did_you_mean(name, sorted(files))}")
+    return files[name]
 
 
 @cache
-def _read_part(kind: ResourceKind, path: Path) -> Device | Software:
-    model: type[Device] | type[Software] = Device if kind == "devices" else Software
+def _read(model: type[_Model], path: Path) -> _Model:
     problems: list[Problem] = []
     found = validated(model, read_yaml(path), "", problems)
     if found is None:

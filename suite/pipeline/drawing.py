@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
+from typing import Any
 
-from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, RECOMPUTE, WEIGHT_GRADIENT
+from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, RECOMPUTE, WEIGHT_GRADIENT, Action
 from suite.pipeline.timeline import Span, Timeline
 
 COLOURS = {
@@ -48,6 +50,7 @@ class Panel:
 
 
 _SAMPLED = 500  # actions of a rank
+_FIELDS = len(Action._fields)
 
 
 class _Look:
@@ -60,11 +63,14 @@ class _Look:
         hosted: dict[tuple[int, int, int], set[int]] = defaultdict(set)
         for number, panel in enumerate(panels):
             for row in panel.timeline.ranks:
-                for rank, kind, stage, part, replica in {(s[0], *s[1][:2], *s[1][3:]) for s in row}:
-                    self.kinds[kind] = None
-                    hosted[number, rank, replica].add(stage)
-                    self.last_slice, self.last_replica = max(self.last_slice, part), max(self.last_replica, replica)
-                self.last_microbatch = max(self.last_microbatch, *(span[1][2] for span in row))
+                fields: list[Any] = list(chain.from_iterable(span[1] for span in row))  # those of all actions in a row
+                kinds, hosts, microbatches, slices, replicas = (fields[field::_FIELDS] for field in range(_FIELDS))
+                self.kinds.update(dict.fromkeys(kinds))
+                for stage, replica in set(zip(hosts, replicas, strict=True)):
+                    hosted[number, row[0].rank, replica].add(stage)
+                self.last_microbatch = max(self.last_microbatch, max(microbatches))
+                self.last_slice = max(self.last_slice, max(slices))
+                self.last_replica = max(self.last_replica, max(replicas))
         for (number, rank, replica), stages in hosted.items():
             for index, stage in enumerate(sorted(stages)):
                 self.chunks[number, rank, replica, stage] = index

@@ -190,46 +190,46 @@ def _with_network(
 
     from suite.pipeline.graph import NOTHING
 
-    order, ranks = graph.order, graph.ranks
+    order, ranks, size = graph.order, graph.ranks, len(graph.first)
     consumers = np.flatnonzero(graph.awaited != NOTHING)
     producers = graph.awaited[consumers]
-    pairs, links = np.unique(ranks[producers] * len(graph.first) + ranks[consumers], return_inverse=True)
-    costs = [network.between(*divmod(pair, len(graph.first))) for pair in pairs.tolist()]
-    consumer = np.full(len(order), NOTHING)  # by action, the one that its message goes to, and over which link
-    link_of = np.full(len(order), NOTHING)
+    pairs, links = np.unique(ranks[producers] * size + ranks[consumers], return_inverse=True)
+    costs = [network.between(*divmod(pair, size)) for pair in pairs.tolist()]
+    consumer, link_of = np.full((2, len(order)), NOTHING)  # by action, the one that its message goes to, and how
     consumer[producers], link_of[producers] = consumers, links
-    taking = np.zeros(len(order))  # by action, the time that its rank spends on taking its message
-    if not network.overlap:
+    overlap, taking = network.overlap, np.zeros(len(order))  # by action, what it costs its rank to take its message
+    if not overlap:
         taking[consumers] = np.array([transfer for _, transfer in costs])[links]
-    sends = consumer[order] != NOTHING
-    arrivals, begins, times = [0.0] * len(order), [], []
-    clocks, free = [0.0] * len(graph.first), [0.0] * len(costs)
-    starts, ends = np.zeros(len(order)), np.zeros(len(order))
+    begun, ended, out = [], [], []  # in `order`: of actions, and of the transfers of their messages
+    arrivals, clocks, free = [0.0] * len(order), [0.0] * size, [0.0] * len(costs)
     columns = (order, ranks[order], durations[order], taking[order], consumer[order], link_of[order])
     for number, rank, duration, take, destined, link in zip(*(column.tolist() for column in columns), strict=True):
         start = clocks[rank] + take
         if arrivals[number] > start:
             start = arrivals[number]
         clocks[rank] = end = start + duration
-        times.append((start, end))
+        begun.append(start)
+        ended.append(end)
         if destined != NOTHING:
             latency, transfer = costs[link]
             begin = end if end > free[link] else free[link]
-            free[link] = out = begin + transfer
-            if not network.overlap:
-                clocks[rank] = out
-            arrivals[destined] = out + latency
-            begins.append(begin)
-    starts[order], ends[order] = np.array(times).reshape(-1, 2).T
-    senders, receivers = order[sends].tolist(), consumer[order[sends]].tolist()
+            free[link] = gone = begin + transfer
+            if not overlap:
+                clocks[rank] = gone
+            arrivals[destined] = gone + latency
+            out.append(begin)
+    starts, ends, begins = np.zeros((3, len(order)))
+    starts[order], ends[order], begins[order[consumer[order] != NOTHING]] = begun, ended, out
+    senders = np.flatnonzero(consumer != NOTHING)
+    receivers = consumer[senders]
     transfers = _tuples(
         Transfer,
-        map(graph.actions.__getitem__, senders),
-        map(graph.actions.__getitem__, receivers),
-        map(graph.rank.__getitem__, senders),
-        map(graph.rank.__getitem__, receivers),
-        begins,
-        map(arrivals.__getitem__, receivers),
+        map(graph.actions.__getitem__, senders.tolist()),
+        map(graph.actions.__getitem__, receivers.tolist()),
+        ranks[senders].tolist(),
+        ranks[receivers].tolist(),
+        begins[senders].tolist(),
+        np.array(arrivals)[receivers].tolist(),
     )
     return starts, ends, transfers
 

@@ -71,6 +71,7 @@ class PublishedRow:
     reduction: Literal["overlapped", "after"] | None = None
     series: str | None = None
     x: str | None = None
+    printed: str = ""  # the value as its source prints it: its digits say how far it was rounded
 
     @property
     def iteration_seconds(self) -> float | None:
@@ -152,7 +153,7 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     Literal[0, 1, 2, 3] | None: (_stage, "it must be 0, 1, 2 or 3; 0 would work"),
     Literal["overlapped", "after"] | None: (_reduction, "it must be overlapped or after; after would work"),
 }
-_FIELDS = {field.name: field for field in fields(PublishedRow) if field.name != "line"}
+_FIELDS = {field.name: field for field in fields(PublishedRow) if field.name not in ("line", "printed")}
 _NEEDED = [name for name, field in _FIELDS.items() if field.default is MISSING and name != "source"]
 _HEADER = "source,layers,hidden,heads,seq,tp,pp,dp,microbatch,global_batch,metric,value,unit"
 
@@ -213,7 +214,7 @@ class _Reading:
         values.setdefault("unit", "")
         if values.get("metric") == "iteration_time" and values["unit"] not in SECONDS:
             self._say(line, f"column unit: got {values['unit']!r}; an iteration_time is in s or ms; s would work")
-        return PublishedRow(line=line, **values) if len(self.problems) == before else None
+        return PublishedRow(line=line, printed=given["value"], **values) if len(self.problems) == before else None
 
     def _example(self, name: str) -> str:
         return "iteration_time would work" if name == "metric" else _NUMBER

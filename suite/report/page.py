@@ -2,20 +2,21 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 import suite
+from suite.experiment.spec import Experiment
 from suite.measure.flops import FLOPS_VERSION
 from suite.records.store import Problem, StoredRecord
 from suite.report.figures import bubble, losses, series_colours, throughput
 from suite.report.numbers import significant
+from suite.report.paper.section import breakdown_sections, paper_sections
 from suite.report.summary import (
     TERA,
     Launch,
@@ -29,11 +30,11 @@ from suite.report.summary import (
     varying,
 )
 from suite.report.tables import Column, cells, detail_columns, footnotes, result_columns
+from suite.report.templates import templates
 from suite.report.traces import crowding, timelines
 from suite.report.tradeoff import tradeoff
-from suite.resources import resource_dir
 
-_FIGURE = re.compile(r"(throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+)\.(svg|png)")
+_FIGURE = re.compile(r"(throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)")
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,26 @@ def write_report(
     problems: Sequence[Problem],
     out: Path,
     schedules: Sequence[str] = (),
+    experiment: Experiment | None = None,
+    chosen: Container[str] | None = None,
 ) -> Report:
     """Writes `index.html`, `report.md`, `data.csv` and `figures/` into `out`, made if it is not there.
 
     The same records give the same bytes. `schedules` are the labels of the experiment's schedules in their order: each
-    keeps its colour whichever of them were run. Figures of an earlier report are removed; other files stay.
+    keeps its colour whichever of them were run. The figure that the `experiment` reproduces comes first, with the
+    points `chosen` or all. Figures of an earlier report are removed; other files stay.
 
     Raises:
+        BadInput: the experiment's `paper.plot` cannot be read; nothing is written.
         ImpossibleEfficiencyError: a record claims more than 100 % of peak; nothing is written.
         OSError: the folder cannot be written.
     """
     launches, unreadable = launches_of(records)
     point_rows = rows_of(launches)
     table = summary_of(point_rows)
+    comparison, sections = paper_sections(experiment, point_rows, chosen) if experiment else (None, [])
+    if comparison is None and point_rows:
+        sections = breakdown_sections(zip(table["label"], point_rows, strict=True))
     figures = out / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for old in figures.iterdir():
@@ -94,6 +102,7 @@ def write_report(
         "title": title,
         "facts": _facts(launches),
         "common": _common(point_rows),
+        "sections": [(section, section.figure.write(figures)) for section in sections],
         "results": _table(table, result_columns),
         "details": _table(table, detail_columns),
         "notes": footnotes(table) if point_rows else [],
@@ -103,25 +112,12 @@ def write_report(
         "suite_version": suite.__version__,
     }
     paths = [out / "index.html", out / "report.md", out / "data.csv"]
-    templates = _templates()
-    paths[0].write_text(templates.get_template("report.html.jinja").render(page), encoding="utf-8")
-    paths[1].write_text(templates.get_template("report.md.jinja").render(page), encoding="utf-8")
+    paths[0].write_text(templates().get_template("report.html.jinja").render(page), encoding="utf-8")
+    paths[1].write_text(templates().get_template("report.md.jinja").render(page), encoding="utf-8")
     launch_table(point_rows).to_csv(paths[2], index=False, lineterminator="\n")
-    images = [figures / f"{figure.name}.{kind}" for figure in drawn for kind in ("svg", "png")]
+    every = [*(section.figure for section in sections), *drawn]
+    images = [figures / f"{figure.name}.{kind}" for figure in every for kind in ("svg", "png")]
     return Report((*paths, *images), table, tuple(skipped))
-
-
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_dir("templates")),
-        autoescape=lambda name: name is not None and ".html." in name,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
-    return environment
 
 
 def _table(table: pd.DataFrame, columns_of: Callable[[pd.DataFrame], list[Column]]) -> _Table:

@@ -22,6 +22,8 @@ class Selection:
     problems: list[store.Problem]
     left_out: int = 0  # records of points that the overrides do not leave
     schedules: tuple[str, ...] = ()  # labels in the order of the experiment's sweep
+    experiment: Experiment | None = None  # None where there are only records
+    points: frozenset[str] | None = None  # ids of the points that the overrides leave; None without overrides
 
 
 def select(name: str, overrides: Sequence[str], scale: str | None, folders: Sequence[Path]) -> Selection:
@@ -39,13 +41,14 @@ def select(name: str, overrides: Sequence[str], scale: str | None, folders: Sequ
     records, problems = read_stores(folders, experiment.name, scale)
     if scale is not None and (overrides or not records):
         experiment.scale(scale)
-    title, kept = experiment.title or experiment.name, records
+    title, kept, chosen = experiment.title or experiment.name, records, None
     if overrides and scale is not None:
         title += f" ({' '.join(overrides)})"
-        points = {planned.point_id for planned in expand(experiment, scale, overrides).points}
-        kept = [record for record in records if record.point_id in points]
+        chosen = frozenset(planned.point_id for planned in expand(experiment, scale, overrides).points)
+        kept = [record for record in records if record.point_id in chosen]
     left_out = len(records) - len(kept)
-    return Selection(experiment.name, title, kept, problems, left_out, _schedules(experiment, records))
+    schedules = _schedules(experiment, records)
+    return Selection(experiment.name, title, kept, problems, left_out, schedules, experiment, chosen)
 
 
 def _without_a_file(name: str, overrides: Sequence[str], scale: str | None, folders: Sequence[Path]) -> Selection:

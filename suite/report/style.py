@@ -8,6 +8,8 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -68,9 +70,10 @@ class Drawn:
             svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
             self.figure.draw_without_rendering()
             self.figure.set_layout_engine("none")  # laid out: both files show the same
-            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-            self.figure.savefig(svg, format="svg", metadata=nothing)
-            self.figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+            # The canvases' own functions: `savefig` would draw everything once more before each, to lay it out again.
+            FigureCanvasSVG(self.figure).print_svg(svg, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+            self.figure.set_dpi(144)
+            FigureCanvasAgg(self.figure).print_png(png, metadata={"Software": None})
         text = svg.read_text(encoding="utf-8")
         text = text[text.index("<svg") :]
         text = re.sub(r'\bid="', f'id="{self.name}-', text)

@@ -10,10 +10,10 @@ def gemm_seconds(
 ) -> float:
     """Seconds of `batch` products (rows x depth)(depth x columns) of numbers of `element` bytes on one device.
 
-    The output is cut into tiles, each the work of one of the device's units: what sticks out of the matrix is computed in
-    vain, and units without a tile idle. The library is taken to choose the best shape of tile. A last wave of tiles that
-    does not fill the device costs no more than its share, as the published rows have it. No product is faster than its
-    operands and its result pass through memory; a serial device computes only while they do not.
+    The output is cut into tiles, each the work of one of the device's units: what sticks out of the matrix is computed
+    in vain, and units without a tile idle. The library is taken to choose the best shape of tile. A last wave of tiles
+    that does not fill the device costs no more than its share, as the published rows have it. No product is faster
+    than its operands and its result pass through memory; a serial device computes only while they do not.
     """
     wide = columns % _ALIGNMENT == 0 and depth % _ALIGNMENT == 0
     rate = peak * device.gemm_efficiency * (1.0 if wide else device.unaligned) / device.units

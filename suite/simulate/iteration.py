@@ -110,7 +110,7 @@ def _estimate(point: Point, hardware: Hardware, schedule: Schedule, operators: O
 
 
 def _ends(schedule: Schedule, table: dict[tuple[str, int], float], every: list[Stage], blocking: bool) -> np.ndarray:
-    """When every action ends. Messages that ranks do not wait for travel beside the computation, one a link at a time."""
+    """When every action ends. Messages that ranks do not wait for travel beside computation, one a link at a time."""
     if blocking or len(schedule.programs) == 1:
         return schedule.graph.times(schedule.graph.of_actions(table))[1]
     hosts = schedule.placement[0]

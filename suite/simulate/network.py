@@ -1,8 +1,9 @@
 """What collectives and messages take, by bytes, group and where its ranks are.
 
 A collective is a ring, of which every rank sends 2 (n-1)/n of an all-reduce's bytes, (n-1)/n of an all-gather's or a
-reduce-scatter's. Inside a node it goes at the node's bandwidth. Across nodes the devices of a group lend it their adapters,
-of whose line rate it gets a share that depends on whether it has all devices of its nodes, one of each, or some.
+reduce-scatter's. Inside a node it goes at the node's bandwidth. Across nodes the devices of a group lend it their
+adapters, of whose line rate it gets a share that depends on whether it has all devices of its nodes, one of each, or
+some.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """What one microbatch takes in a layer, in the embedding and in the head, on one rank.
 
-Counted from the operators of the paper's sections 2.3 and 4.2: b sequences of s tokens, hidden size h, a heads, feed-forward
-size f, tensor-parallel size t. Matrix products are charged by their shape, element-wise kernels by the bytes an element that
-they read and write, and what is not split by tensor parallelism is paid by every tensor rank. Every product of the forward
-pass has two in the backward pass: its input's gradient (in B) and its weight's (in W).
+Counted from the operators of the paper's sections 2.3 and 4.2: b sequences of s tokens, hidden size h, a heads,
+feed-forward size f, tensor-parallel size t. Matrix products are charged by their shape, element-wise kernels by the
+bytes an element that they read and write, and what is not split by tensor parallelism is paid by every tensor rank.
+Every product of the forward pass has two in the backward pass: its input's gradient (in B) and its weight's (in W).
 """
 
 from dataclasses import dataclass, replace
@@ -15,9 +15,8 @@ from suite.experiment.point import Point
 from suite.measure.flops import padded_vocab
 from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import all_gather, all_reduce, group
-from suite.simulate.spent import Spent
+from suite.simulate.spent import NOTHING, Spent
 
-_FUSED_SOFTMAX_HEADS = 4  # heads x sequences that the fused softmax kernel takes at a time; others fall back
 _FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
 _EMBEDDING_KERNELS, _HEAD_KERNELS = 5, 18
 
@@ -26,9 +25,9 @@ _EMBEDDING_KERNELS, _HEAD_KERNELS = 5, 18
 class Passes:
     """One microbatch's forward pass, input gradient and weight gradient."""
 
-    forward: Spent = Spent()
-    input_gradient: Spent = Spent()
-    weight_gradient: Spent = Spent()
+    forward: Spent = NOTHING
+    input_gradient: Spent = NOTHING
+    weight_gradient: Spent = NOTHING
 
     def __add__(self, other: Self) -> "Passes":
         return Passes(
@@ -43,6 +42,8 @@ class Passes:
 
 class Operators:
     """The operators of one point on one device."""
+
+    fused_softmax_heads = 4  # heads x sequences that the fused softmax kernel takes at a time; other numbers fall back
 
     def __init__(self, point: Point, hardware: Hardware) -> None:
         self.point, self.hardware, self.device = point, hardware, hardware.device
@@ -67,7 +68,10 @@ class Operators:
             Spent(elementwise=ahead, tensor_communication=exchange),
             Spent(elementwise=behind, tensor_communication=max(0.0, exchange - hidden)),
         )
-        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS)
+        # What a stack waits for the host at every layer: a third forward, the rest backward.
+        waits = self.hardware.software.layer_seconds
+        waiting = Passes(Spent(launch=waits / 3), Spent(launch=2 * waits / 3))
+        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS) + waiting
 
     def linear(self, inputs: int, outputs: int) -> Passes:
         """A linear layer of this rank without its bias; its weight's gradient is added to those before."""
@@ -89,7 +93,7 @@ class Operators:
             flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
             forward = flops / (self.peak * self.device.flash_efficiency) + self._functions(batch * s * s / 2)
             return Passes(Spent(attention=forward), Spent(attention=self.device.flash_backward * forward))
-        fused = self.fused and batch % _FUSED_SOFTMAX_HEADS == 0
+        fused = self.fused and batch % self.fused_softmax_heads == 0
         # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
         softmax, gradient = (2 * e, 3 * e) if fused else (30 + 2 * e, 20 + 3 * e)
         kernels = 1 if fused else 5
@@ -155,12 +159,9 @@ class Operators:
         """
         host = kernels * self.device.launch_seconds
         hides = 0.0 if self.device.serial else 1.0
+        back = passes.input_gradient.seconds + passes.weight_gradient.seconds
         ahead = max(0.0, host - hides * passes.forward.seconds)
-        behind = max(
-            0.0,
-            self.device.backward_launches * host
-            - hides * (passes.input_gradient.seconds + passes.weight_gradient.seconds),
-        )
+        behind = max(0.0, self.device.backward_launches * host - hides * back)
         return Passes(
             replace(passes.forward, launch=ahead),
             replace(passes.input_gradient, launch=behind / 2),

@@ -33,3 +33,6 @@ class Spent:
     def by_name(self) -> dict[str, float]:
         """Seconds by what they were spent on."""
         return dict(vars(self))
+
+
+NOTHING = Spent()

@@ -66,7 +66,7 @@ def stages(operators: Operators, hosts: Sequence[int]) -> list[Stage]:
 
 
 def send_seconds(point: Point, hardware: Hardware, source: int, destination: int) -> float:
-    """Seconds of a microbatch's message between two pipeline ranks, whose shares are gathered again where it was cut."""
+    """Seconds of a microbatch's message between two pipeline ranks; where it was cut, its shares are gathered again."""
     if source == destination:
         return 0.0
     parallel, size = point.parallel, message_bytes(point)

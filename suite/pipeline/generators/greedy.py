@@ -52,27 +52,25 @@ class _Greedy:
 
     def programs(self) -> tuple[tuple[Action, ...], ...]:
         """Step from one end of actions to the next, and let every idle rank that it may concern choose."""
-        programs: list[list[Action]] = [[] for _ in self.first]
+        chosen: list[list[tuple[int, str, int]]] = [[] for _ in self.first]
         busy = [False] * len(self.first)
         ending: dict[int, list[tuple[int, str, int]]] = {}
         times: list[int] = []  # heap of the keys of `ending`
         concerned, now = list(range(len(self.first))), 0
-        make, stages, cost = tuple.__new__, self.stages, self.cost
         while True:
             for rank in concerned:
-                chosen = None if busy[rank] else self._choose(rank)
-                if chosen is None:
+                best = None if busy[rank] else self._choose(rank)
+                if best is None:
                     continue
                 busy[rank] = True
-                _, kind, at = chosen
-                programs[rank].append(make(Action, (kind, at % stages, at // stages, 0, 0)))
-                end = now + cost[kind]
+                chosen[rank].append(best)
+                end = now + self.cost[best[1]]
                 if end not in ending:
                     ending[end] = []
                     heappush(times, end)
-                ending[end].append(chosen)
+                ending[end].append(best)
             if not times:
-                return tuple(map(tuple, programs))
+                return tuple(map(self._program, chosen))
             now = heappop(times)
             concerned = []
             for rank, kind, at in ending.pop(now):
@@ -81,6 +79,10 @@ class _Greedy:
                 following = self._end(rank, kind, at)
                 if following is not None:
                     concerned.append(following)
+
+    def _program(self, chosen: list[tuple[int, str, int]]) -> tuple[Action, ...]:
+        make, stages = tuple.__new__, self.stages  # as in `columns`
+        return tuple([make(Action, (kind, at % stages, at // stages, 0, 0)) for _, kind, at in chosen])
 
     def _choose(self, rank: int) -> tuple[int, str, int] | None:
         if self.backwards[rank]:

@@ -1,0 +1,1 @@
+"""Whether what a paper claims holds by its own numbers and by the records here."""

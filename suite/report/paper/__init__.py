@@ -1,0 +1,1 @@
+"""What a paper published beside what was simulated, measured and emulated here."""
