@@ -223,7 +223,7 @@ def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: 
     done: list[tuple[Any, Any]] = []
     sweep: LocalSweep | SimulatedSweep
     if on is Backend.SIMULATE:
-        sweep = SimulatedSweep(name, scale, results)
+        sweep = SimulatedSweep(name, scale, results, load_cluster)
     else:
         sweep = LocalSweep(name, scale, on.source, results, load_cluster)
     try:

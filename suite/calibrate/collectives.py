@@ -1,9 +1,11 @@
 """What messages and collectives take between the ranks of this machine, as the engine uses them."""
 
+import statistics
 from collections.abc import Iterator
 from time import perf_counter
 
 import torch
+import torch.distributed as dist
 
 from suite.calibrate.sweep import Sweep
 from suite.parallel.topology import Group
@@ -16,9 +18,28 @@ _WORK = 384  # rows of the square product between two collectives; their ranks t
 def messages(sweep: Sweep, group: Group, device: torch.device) -> Iterator[tuple[dict[str, int], float]]:
     """Sizes and seconds from the start of sending until the receiver has the message."""
     for size in sweep.messages:
-        cost = message_cost(group, torch.zeros(size // 4, dtype=torch.float32, device=device))
-        if cost is not None:
-            yield {"bytes": size}, cost.arrival
+        tensor = torch.zeros(size // 4, dtype=torch.float32, device=device)
+        if device.type == "cuda":
+            seconds = statistics.median(_there_and_back(group, tensor) for _ in range(sweep.rounds)) / 2
+        else:
+            cost = message_cost(group, tensor)
+            assert cost is not None
+            seconds = cost.arrival
+        yield {"bytes": size}, seconds
+
+
+def _there_and_back(group: Group, tensor: torch.Tensor) -> float:
+    """Seconds until a message of the first rank is back from the second; others do not take part."""
+    group.all_reduce(torch.zeros(1, device=tensor.device))
+    torch.cuda.synchronize(tensor.device)
+    start = perf_counter()
+    steps = {0: (dist.isend, dist.irecv), 1: (dist.irecv, dist.isend)}.get(group.index, ())
+    for step in steps:
+        work = step(tensor, group.ranks[1 - group.index], group=group.handle)
+        assert work is not None
+        work.wait()
+    torch.cuda.synchronize(tensor.device)
+    return perf_counter() - start
 
 
 def collectives(sweep: Sweep, group: Group, device: torch.device) -> Iterator[tuple[str, dict[str, int], float]]:

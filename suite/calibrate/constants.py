@@ -1,16 +1,15 @@
 """From samples to the constants of device and links: each group of samples gives those that it alone shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from suite.calibrate.robust import Fitted, Unknown, fit
 from suite.calibrate.samples import Sample
-from suite.calibrate.sweep import Body
+from suite.calibrate.sweep import Body, Core
 from suite.experiment.hardware import Device, Fit, Hardware, Link, Software, Stream
 from suite.experiment.pace import BYTES
-from suite.experiment.point import Model, Point, Training
 from suite.model.sizes import rank_parameters
 from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import Group, all_gather, all_reduce, message
@@ -18,6 +17,8 @@ from suite.simulate.operators import Operators
 from suite.simulate.stages import stages
 from suite.simulate.update import optimizer_seconds
 
+_REST = "rest"  # of an iteration: what is no action
+_MOST_OF_IT = 0.5
 _FEWEST_BYTES = 50_000  # of a stream that shows a bandwidth and not the time of a call
 
 _PRODUCTS = {"gemm_efficiency": Unknown(0.8, 0.1, 1.0), "operand_efficiency": Unknown(0.3, 0.02, 1.0)}
@@ -37,6 +38,8 @@ _MESSAGES = {"latency": Unknown(1e-4, 1e-7, 0.1), "message_bandwidth": Unknown(1
 _COLLECTIVES = {"collective": Unknown(1e-4, 1e-7, 0.1), "bandwidth": Unknown(1e9, 1e6, 1e13)}
 _HOPS = {"hop": Unknown(1e-5, 1e-8, 0.1)}
 
+Unknowns = dict[str, Unknown]
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -51,56 +54,77 @@ def calibrate(samples: Sequence[Sample], device: Device, software: Software, nod
 
     `device` has what is known without measuring: its name, its memory, whether it is serial, and the peaks that a data
     sheet tells; the others are the best rates that were seen. Constants are those of a rank alone, and `shared` is what
-    is left of its speed when all compute.
+    is left of its speed when all compute. Every group of samples gives the constants that those before it leave open.
     """
     alone = [sample for sample in samples if sample.together == 1]
-    together = [sample for sample in samples if sample.together > 1]
+    device = _streamed(_peaked(device, _of(alone, "product")), _of(alone, "stream"))
+    somewhere = Link(bandwidth=1.0)
+    hardware = Hardware(device=device, software=software, node_devices=node_devices, node=somewhere, network=somewhere)
     fits: dict[str, Fitted] = {}
 
-    def fitted(part: Any, group: str, unknowns: dict[str, Unknown], found: list[Sample], predict: Callable) -> Any:
-        """The part with the constants that meet the group's samples."""
+    def fitted(hardware: Hardware, part: str, group: str, unknowns: Unknowns, found: Sequence[Sample]) -> Hardware:
+        """The hardware with the constants of one of its parts that meet the group's samples best."""
+        old = getattr(hardware, part)
+
+        def with_values(values: dict[str, Any]) -> Hardware:
+            return hardware.model_copy(update={part: old.model_copy(update=values)})
+
         fits[group] = one = fit(
-            lambda values: [predict(part.model_copy(update=values), sample) for sample in found],
+            lambda values: [predicted(with_values(values), sample) for sample in found],
             [sample.seconds for sample in found],
             unknowns,
         )
-        rows = f"{len(found)} {group} samples"
-        notes = {n: Fit(rows=rows, low=unknowns[n].low, high=unknowns[n].high) for n in unknowns}
-        return part.model_copy(update={**one.values, "fitted": {**part.fitted, **notes}})
+        notes = {
+            name: Fit(rows=f"{len(found)} {group} samples", low=unknown.low, high=unknown.high)
+            for name, unknown in unknowns.items()
+        }
+        return with_values({**one.values, "fitted": {**old.fitted, **notes}})
 
-    device = _streamed(_peaked(device, _of(alone, "product")), _of(alone, "stream"))
-    device = fitted(device, "product", _PRODUCTS, _of(alone, "product"), _product)
-    functions = {  # a GELU's tangent is two exponentials
-        "function_seconds": _each(device, _of(alone, "function")) / 2,
-        "mask_seconds": _each(device, _of(alone, "mask")),
+    hardware = fitted(hardware, "device", "product", _PRODUCTS, _of(alone, "product"))
+    each = {  # a GELU's tangent is two exponentials
+        "function_seconds": _each(hardware.device, _of(alone, "function")) / 2,
+        "mask_seconds": _each(hardware.device, _of(alone, "mask")),
     }
-    device = device.model_copy(update=functions)
+    hardware = hardware.model_copy(update={"device": hardware.device.model_copy(update=each)})
+    bodies = _of(alone, "body")
+    hardware = fitted(hardware, "device", "core", _CORES, _of(alone, "core"))
+    hardware = fitted(hardware, "device", "body", _BODIES, [one for one in bodies if one.sizes["part"] != _REST])
+    hardware = fitted(hardware, "device", "rest", _RESTS, [one for one in bodies if one.sizes["part"] == _REST])
 
-    def with_device(device: Device) -> Hardware:
-        free = Link(bandwidth=1e15)
-        return Hardware(device=device, software=software, node_devices=node_devices, node=free, network=free)
-
-    bodies = [sample for sample in _of(alone, "body") if sample.sizes["part"] != "rest"]
-    rests = [sample for sample in _of(alone, "body") if sample.sizes["part"] == "rest"]
-    device = fitted(device, "core", _CORES, _of(alone, "core"), lambda d, one: _core(with_device(d), one))
-    device = fitted(device, "body", _BODIES, bodies, lambda d, one: _body(with_device(d), one))
-    device = fitted(device, "rest", _RESTS, rests, lambda d, one: _rest(with_device(d), one))
-    device = device.model_copy(update={"shared": min(1.0, _shared(alone, together))})
-
-    def with_node(node: Link) -> Hardware:
-        network = node.model_copy(update={"fitted": {}})
-        return with_device(device).model_copy(update={"node": node, "network": network})
-
-    node = Link(bandwidth=1e9)
-    collectives = [s for s in samples if s.what in ("all_reduce", "all_gather")]
-    pairs = [s for s in collectives if s.sizes["ranks"] == 2]
-    node = fitted(node, "message", _MESSAGES, _of(samples, "message"), lambda n, one: _message(with_node(n), one))
-    node = fitted(node, "collective", _COLLECTIVES, pairs, lambda n, one: _collective(with_node(n), one))
-    if further := [s for s in collectives if s.sizes["ranks"] > 2]:
-        node = fitted(node, "collective of more", _HOPS, further, lambda n, one: _collective(with_node(n), one))
+    collectives = [*_of(samples, "all_reduce"), *_of(samples, "all_gather")]
+    hardware = fitted(hardware, "node", "message", _MESSAGES, _of(samples, "message"))
+    hops = _HOPS if len({sample.sizes["ranks"] for sample in collectives}) > 1 else {}
+    hardware = fitted(hardware, "node", "collective", _COLLECTIVES | hops, collectives)
     hidden = min(1.0, max(0.0, _of(samples, "hidden")[0].seconds))
-    stack = software.model_copy(update={"overlap_share": hidden, "overlap_tensor": hidden > 0.5})
-    return Calibration(with_node(node).model_copy(update={"software": stack}), fits)
+    shared = min(1.0, _shared(alone, [sample for sample in samples if sample.together > 1]))
+    parts = {
+        "device": hardware.device.model_copy(update={"shared": shared}),
+        "software": software.model_copy(update={"overlap_share": hidden, "overlap_tensor": hidden > _MOST_OF_IT}),
+        "network": hardware.node.model_copy(update={"fitted": {}}),
+    }
+    return Calibration(hardware.model_copy(update=parts), fits)
+
+
+def predicted(hardware: Hardware, sample: Sample) -> float:
+    """What the simulator says that a sample takes, in seconds."""
+    sizes = sample.sizes
+    if sample.what == "product":
+        peak, element = hardware.device.peak[sizes["precision"]], BYTES[sizes["precision"]]
+        return gemm_seconds(hardware.device, peak, element, sizes["rows"], sizes["columns"], sizes["depth"])
+    if sample.what == "message":
+        return message(hardware, True, sizes["bytes"])
+    if sample.what in ("all_reduce", "all_gather"):
+        ranks = Group(sizes["ranks"], sizes["ranks"])
+        return (all_reduce if sample.what == "all_reduce" else all_gather)(hardware, ranks, sizes["bytes"])
+    shape = {name: value for name, value in sizes.items() if name not in ("part", "precision")}
+    if sample.what == "core":
+        passes = Operators(Core(**shape).point(sizes["precision"]), hardware).core()
+        return passes.forward.seconds if sizes["part"] == "forward" else passes.input_gradient.seconds
+    point = Body(**shape).point(sizes["precision"])
+    if sizes["part"] == _REST:
+        return optimizer_seconds(point, hardware, max(rank_parameters(point)))
+    (stage,) = stages(Operators(point, hardware), [0])
+    return stage.spent(sizes["part"]).seconds
 
 
 def _of(samples: Sequence[Sample], what: str) -> list[Sample]:
@@ -140,52 +164,8 @@ def _each(device: Device, functions: list[Sample]) -> float:
     return median(each)
 
 
-def _product(device: Device, sample: Sample) -> float:
-    s = sample.sizes
-    peak, element = device.peak[s["precision"]], BYTES[s["precision"]]
-    return gemm_seconds(device, peak, element, s["rows"], s["columns"], s["depth"])
-
-
-def _core(hardware: Hardware, sample: Sample) -> float:
-    s = sample.sizes
-    model = Model(
-        layers=1,
-        hidden_size=s["heads"] * s["width"],
-        heads=s["heads"],
-        seq_length=s["seq_length"],
-        dropout=s["dropout"],
-    )
-    training = Training(global_batch=s["sequences"], microbatch=s["sequences"], precision=s["precision"])
-    passes = Operators(Point(model=model, training=training), hardware).core()
-    return passes.forward.seconds if s["part"] == "forward" else passes.input_gradient.seconds
-
-
-def _point(sample: Sample) -> Point:
-    sizes = {name: value for name, value in sample.sizes.items() if name not in ("part", "precision")}
-    return Body(**sizes).point(sample.sizes["precision"])
-
-
-def _body(hardware: Hardware, sample: Sample) -> float:
-    (stage,) = stages(Operators(_point(sample), hardware), [0])
-    return stage.spent(sample.sizes["part"]).seconds
-
-
-def _rest(hardware: Hardware, sample: Sample) -> float:
-    point = _point(sample)
-    return optimizer_seconds(point, hardware, max(rank_parameters(point)))
-
-
 def _shared(alone: list[Sample], together: list[Sample]) -> float:
     """Speed with all ranks computing over that of one alone: the median over everything that both did."""
     by_itself = {(one.what, *one.sizes.items()): one.seconds for one in alone}
     ratios = [by_itself[key] / one.seconds for one in together if (key := (one.what, *one.sizes.items())) in by_itself]
     return median(ratios) if ratios else 1.0
-
-
-def _message(hardware: Hardware, sample: Sample) -> float:
-    return message(hardware, True, sample.sizes["bytes"])
-
-
-def _collective(hardware: Hardware, sample: Sample) -> float:
-    ranks = Group(sample.sizes["ranks"], sample.sizes["ranks"])
-    return (all_reduce if sample.what == "all_reduce" else all_gather)(hardware, ranks, sample.sizes["bytes"])

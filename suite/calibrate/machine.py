@@ -41,7 +41,8 @@ def measure(sweep: Sweep, ranks: int, precisions: tuple[str, ...], device: str, 
                 writer.close()  # the rank's own remains: when that closes too, the rank has ended
             waiting = set(processes)
             while waiting:
-                for reader in connection.wait(list(waiting)):
+                ready: list[Any] = connection.wait(list(waiting))
+                for reader in ready:
                     answers.append(_answer(reader, processes[reader]))
                     waiting.remove(reader)
         finally:
@@ -103,6 +104,7 @@ def _measured(group: Any, sweep: Sweep, precisions: tuple[str, ...], device: Any
 
     from suite.calibrate.collectives import collectives, hidden_share, messages
     from suite.calibrate.operations import operations
+    from suite.parallel.topology import Group
 
     found: Measured = defaultdict(list)
     everything = list(operations(sweep, precisions, device))
@@ -116,16 +118,19 @@ def _measured(group: Any, sweep: Sweep, precisions: tuple[str, ...], device: Any
                     if number:  # the first round warms up
                         key = _key(operation.what, {**operation.sizes, "part": part})
                         found[key, 1 if alone else group.size].append(seconds)
+    pair = Group(2, group.index, (0, 1), dist.new_group([0, 1])) if group.size > 2 else group
     for number in range(sweep.rounds + 1):
-        dist.barrier()
-        for what, sizes, seconds in collectives(sweep, group, device):
-            if number:
-                found[_key(what, sizes), group.size].append(seconds)
+        for among in {pair.size: pair, group.size: group}.values():
+            dist.barrier()
+            for what, sizes, seconds in collectives(sweep, among, device) if group.index < among.size else ():
+                if number:
+                    found[_key(what, sizes), among.size].append(seconds)
         share = hidden_share(sweep, group, device)
         if number:
             found[_key("hidden", {}), group.size].append(share)
     for sizes, seconds in messages(sweep, group, device):
-        found[_key("message", sizes), group.size].append(seconds)
+        if group.index < 2:  # on a GPU, others have only watched
+            found[_key("message", sizes), group.size].append(seconds)
     return dict(found)
 
 

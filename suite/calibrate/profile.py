@@ -30,6 +30,8 @@ MEASUREMENTS = Path("results/calibration")
 PRECISIONS: tuple[str, ...] = get_args(Training.model_fields["precision"].annotation)
 MOST_RANKS = 64
 
+Kind = Literal["cuda", "cpu"]
+
 _FIRST_LINE = "# Measured by `suite calibrate`"
 
 
@@ -109,11 +111,7 @@ class Written:
             f"a reduction {1e6 * node.collective:.3g} us and {node.bandwidth / 1e9:.3g} GB/s, "
             f"{self.calibration.hardware.software.overlap_share:.0%} of it hidden by products beside it",
         ]
-        for group, one in residuals(self.calibration.fits).items():
-            lines.append(
-                f"fit of {one['samples']} {group} samples: median deviation {one['median']:.1%}, "
-                f"nine of ten within {one['nine_of_ten']:.1%}"
-            )
+        lines += [f"{group}: {_met(one)}" for group, one in residuals(self.calibration.fits).items()]
         lines.append(f"samples: {self.asked.measurements}")
         lines.append(f"profile: {self.asked.file}")
         return "\n".join(lines)
@@ -133,19 +131,25 @@ def calibrate_machine(wanted: Asked, sweep: Sweep) -> Written:
     Raises:
         RuntimeError: a rank failed.
     """
-    local = load_cluster("local")
-    threads = local.threads_per_rank
+    threads = load_cluster("local").threads_per_rank
     kind, devices = _devices(wanted.ranks, threads)
     device = _gpu(wanted.precisions) if kind == "cuda" else _processor(devices, threads)
     samples = measure(sweep, wanted.ranks, wanted.precisions, kind, threads)
     found = calibrate(samples, device, software_named("suite"), devices)
+    write(wanted, found, samples, kind, threads)
+    return Written(wanted, found, samples)
+
+
+def write(wanted: Asked, found: Calibration, samples: Sequence[Sample], device: Kind, threads: int) -> None:
+    """Write the profile and the samples that it is from."""
+    local, fits = load_cluster("local"), residuals(found.fits)
     wanted.measurements.parent.mkdir(parents=True, exist_ok=True)
     beside = {
         "name": wanted.name,
         "date": now(),
         "environment": host_environment(),
         "ranks": wanted.ranks,
-        "residuals": residuals(found.fits),
+        "residuals": fits,
         "samples": [sample.as_json() for sample in samples],
     }
     _write(wanted.measurements, json.dumps(beside, indent=1) + "\n")
@@ -154,27 +158,30 @@ def calibrate_machine(wanted: Asked, sweep: Sweep) -> Written:
         "title": f"{found.hardware.device.name}, measured",
         "max_ranks": local.max_ranks,
         "max_emulated_ranks": local.max_emulated_ranks,
-        "device": kind,
+        "device": device,
         "threads_per_rank": threads,
         "hardware": _plain(found.hardware.model_dump(mode="json", exclude_defaults=True)),
     }
+    precisions = ", ".join(wanted.precisions)
     header = [
-        f"{_FIRST_LINE} on {now()[:10]}, revision {revision()}: {wanted.ranks} ranks, {', '.join(wanted.precisions)}.",
+        f"{_FIRST_LINE} on {now()[:10]}, revision {revision()}: {wanted.ranks} ranks, {precisions}.",
         f"# The samples are in {wanted.measurements}. Between nodes nothing was measured: `network` is what `node` is.",
-        *(
-            f"# {group}: {one['samples']} samples, median deviation {one['median']:.1%}, "
-            f"nine of ten within {one['nine_of_ten']:.1%}"
-            for group, one in residuals(found.fits).items()
-        ),
+        *(f"# {group}: {_met(one)}" for group, one in fits.items()),
     ]
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
     body = yaml.safe_dump(profile, sort_keys=False, width=120, default_flow_style=None)
     _write(wanted.file, "\n".join(header) + "\n" + body)
     read_cluster(wanted.file)
-    return Written(wanted, found, samples)
 
 
-def _devices(ranks: int, threads: int) -> tuple[Literal["cuda", "cpu"], int]:
+def _met(one: dict[str, float]) -> str:
+    """How well a group of samples is met, in words."""
+    return (
+        f"{one['samples']} samples, median deviation {one['median']:.1%}, nine of ten within {one['nine_of_ten']:.1%}"
+    )
+
+
+def _devices(ranks: int, threads: int) -> tuple[Kind, int]:
     """What the ranks compute on, and for how many ranks this machine has one of their own."""
     import torch
 

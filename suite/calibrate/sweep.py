@@ -23,6 +23,18 @@ class Core(NamedTuple):
     width: int  # of a head
     dropout: float = 0.0
 
+    def point(self, precision: str) -> Point:
+        """One microbatch of a layer with such a core."""
+        model = Model(
+            layers=1,
+            hidden_size=self.heads * self.width,
+            heads=self.heads,
+            seq_length=self.seq_length,
+            dropout=self.dropout,
+        )
+        training = Training(global_batch=self.sequences, microbatch=self.sequences, precision=precision)
+        return Point(model=model, training=training)
+
 
 class Body(NamedTuple):
     """A small GPT that is trained on one rank."""
@@ -60,7 +72,7 @@ class Sweep:
     bodies: tuple[Body, ...]
     messages: tuple[int, ...]  # bytes
     collectives: tuple[int, ...]  # bytes that every rank has before a reduction and after a gathering
-    rounds: int = 9
+    rounds: int = 7
     least_seconds: float = 2e-3  # of a measurement; what takes less is repeated
 
 

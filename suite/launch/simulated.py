@@ -1,10 +1,12 @@
 """The simulated backend: no processes, the event simulation of the very program that the engine would run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.experiment.cluster import Cluster
+from suite.experiment.hardware import Hardware
 from suite.experiment.pace import costs, network
 from suite.experiment.point import Point
 from suite.launch.job import Job, now
@@ -17,6 +19,7 @@ from suite.pipeline.summary import predict
 from suite.pipeline.timeline import Timeline
 from suite.records.schema import Record
 from suite.records.store import Store
+from suite.simulate.iteration import estimate
 
 NO_PEAK = "simulated from given times of the actions, not from a device"
 
@@ -28,6 +31,7 @@ class SimulatedSweep:
     experiment: str
     scale: str
     store: Path
+    cluster: Callable[[str], Cluster]  # the profile by name
 
     def run(self, work: Todo, watcher: Watcher) -> Iterator[tuple[Job, Record]]:
         """Simulate what is missing; yields each point with its record."""
@@ -37,7 +41,7 @@ class SimulatedSweep:
             for _ in range(count):
                 job = self._job(point)
                 watcher.start(job)
-                record = simulate(job)
+                record = simulate(job, self.cluster(point.cluster).hardware)
                 job.write(record)
                 watcher.end(job, record)
                 yield job, record
@@ -59,9 +63,11 @@ class SimulatedSweep:
         )
 
 
-def simulate(job: Job) -> Record:
-    """One iteration of a point's program at the times of its `pace`."""
+def simulate(job: Job, hardware: Hardware | None) -> Record:
+    """One iteration of a point's program on a cluster's hardware; where it has none, at the times of the `pace`."""
     started, point = now(), job.point
+    if hardware is not None:
+        return _predict(job, hardware, started)
     try:
         schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
         times = predict(schedule, costs(point.pace), network(point)).times
@@ -71,6 +77,33 @@ def simulate(job: Job) -> Record:
     fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
     trace = _trace(times) if point.measure.trace else None
     return job.record("ok", None, started, environment=environment, trace=trace, **fields)
+
+
+def _predict(job: Job, hardware: Hardware, started: str) -> Record:
+    point, device = job.point, hardware.device
+    environment = {**host_environment(), "device": device.name, "cluster": point.cluster}
+    peak = device.peak.get(point.training.precision)
+    if peak is None:
+        reason = f"{device.name} has no {point.training.precision} peak; it has {', '.join(device.peak)}"
+        return job.record("failed", reason, started, environment=environment)
+    try:
+        found = estimate(point, hardware)
+    except ScheduleError as error:
+        return job.record("failed", str(error), started, environment=environment)
+    environment |= {"peak_flops_per_rank": peak, "peak_source": device.source}
+    ranks = [
+        {
+            "rank": rank,
+            "coords": {"pipeline": rank, "data": 0, "tensor": 0},
+            "busy_seconds": [seconds],
+            "busy_by_action": {},
+        }
+        for rank, seconds in enumerate(found.busy_seconds)
+    ]
+    timed = {"seconds": [found.seconds], "warmup": 0, "forward_backward_seconds": [found.forward_backward_seconds]}
+    parts = {part: [seconds] for part, seconds in found.breakdown.items()}
+    fields = {"iterations": timed, "ranks": ranks, "breakdown_seconds": parts, "oversubscribed": False}
+    return job.record("ok", None, started, environment=environment, flops_version=FLOPS_VERSION, **fields)
 
 
 def _samples(times: Timeline) -> dict[str, Any]:
