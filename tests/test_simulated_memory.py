@@ -152,7 +152,7 @@ def test_the_zero_bubble_papers_peaks_are_predicted():
 
 
 def test_bigscience_saw_more_than_is_predicted_by_less_than_a_fifth():
-    """nvidia-smi's GiB in fp16, which hold the allocator's cache; one row of them is out of line with its neighbours."""
+    """nvidia-smi's GiB in fp16, which hold the allocator's cache; one row is out of line with its neighbours."""
     ratios = []
     for row in published("bigscience2022"):
         where = placed(row)
