@@ -87,8 +87,8 @@ def paper():
 
 def test_nothing_that_the_paper_ran_is_predicted_not_to_fit(paper):
     assert sum(map(len, paper.values())) > 100
-    wrong = [(name, point.id) for name, of in paper.items() for point, memory in of if memory.verdict == "does not fit"]
-    assert wrong == []
+    wrong = [point for of in paper.values() for point, memory in of if memory.verdict == "does not fit"]
+    assert [(point.parallel.sharding, point.parallel.data) for point in wrong] == [("zero3", 560)]
 
 
 def test_without_recomputation_the_largest_batches_of_figure_17_do_not_fit_with_room(paper):
@@ -102,22 +102,16 @@ def test_without_recomputation_the_largest_batches_of_figure_17_do_not_fit_with_
 
 
 def test_zero3_with_microbatches_of_4_fits_640_devices_sooner_than_560(paper):
-    """Table 2 has 640 devices for this row because 560 did not hold it."""
-    (ran, memory), *_ = [
-        (point, memory)
+    """Table 2 has 640 devices for this row because 560 did not hold it, of whose 86 GB each the states take 15."""
+    found = {
+        point.parallel.data: memory
         for point, memory in paper["table-2"]
-        if (point.parallel.sharding, point.parallel.data) == ("zero3", 640)
-    ]
-    parallel = ran.parallel.model_copy(update={"data": 560})
-    fewer = ran.model_copy(
-        update={"parallel": parallel, "training": ran.training.model_copy(update={"global_batch": 2240})}
-    )
-    without = footprint(fewer, load_cluster("selene").hardware, program(*sizes_of(fewer)))
-    assert memory.verdict != "does not fit"
-    assert without.verdict != "fits"
-    assert without.live["weights"] + without.live["gradients"] + without.live["optimizer"] - sum(
-        memory.live[part] for part in ("weights", "gradients", "optimizer")
-    ) == pytest.approx(1.9e9, rel=0.05)
+        if (point.parallel.sharding, point.training.microbatch) == ("zero3", 4)
+    }
+    assert found[640].verdict != "does not fit"
+    assert found[560].verdict != "fits"
+    states = [sum(found[n].live[part] for part in ("weights", "gradients", "optimizer")) for n in (560, 640)]
+    assert states[0] - states[1] == pytest.approx(1.9e9, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +146,7 @@ def test_the_zero_bubble_papers_peaks_are_predicted():
 
 
 def test_bigscience_saw_more_than_is_predicted_by_less_than_a_fifth():
-    """nvidia-smi's GiB in fp16, which hold the allocator's cache; one row of them is out of line with its neighbours."""
+    """nvidia-smi's GiB in fp16, with the allocator's cache in them; one row is out of line with its neighbours."""
     ratios = []
     for row in published("bigscience2022"):
         where = placed(row)
