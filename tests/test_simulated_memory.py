@@ -14,7 +14,7 @@ from suite.model.activations import fused_attention
 from suite.records.published import published
 from suite.simulate.iteration import program
 from suite.simulate.memory import ALLOCATOR, Footprint, footprint
-from suite.simulate.prediction import hardware_of, sizes_of
+from suite.simulate.prediction import sizes_of
 from suite.simulate.rows import Placed, placed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +78,7 @@ def paper():
     found = {}
     for file in sorted((ROOT / "experiments" / "paper").glob("*.yaml")):
         for planned in expand(load_experiment(file), "paper").valid:
-            hardware = hardware_of(planned.point, load_cluster(planned.point.cluster))
+            hardware = load_cluster(planned.point.cluster).hardware_for(planned.point)
             if hardware is not None:
                 memory = footprint(planned.point, hardware, program(*sizes_of(planned.point)))
                 found.setdefault(file.stem, []).append((planned.point, memory))
