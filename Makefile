@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo paper test lint format clean
+.PHONY: demo paper calibrate-check test lint format clean
 
 demo: $(VENV)/.ready-run
 	$(BIN)/suite run quickstart
@@ -15,6 +15,14 @@ demo: $(VENV)/.ready-run
 paper: $(VENV)/.ready-run
 	$(BIN)/suite run paper --on simulate
 	$(BIN)/suite report paper
+
+# How well the simulator predicts this machine: measure it, run the same points for real and simulated, compare. Needs an
+# idle machine, and five to ten minutes.
+calibrate-check: $(VENV)/.ready-run
+	$(BIN)/suite calibrate here
+	$(BIN)/suite run calibration --cluster here --fresh
+	$(BIN)/suite run calibration --cluster here --on simulate --fresh
+	$(BIN)/suite report calibration
 
 test: $(VENV)/.ready-test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -423,6 +423,30 @@ def schedule(
         print(text, end="" if text.endswith("\n") else "\n")
 
 
+@app.command()
+def calibrate(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The profile's name; here where left out.")
+    ] = None,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", help="The profile's file, NAME.yaml.", show_default="slurm/clusters/NAME.yaml"),
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="Ranks that measure at once.")] = 2,
+    precision: Annotated[str, typer.Option(help="Precisions of the matrix products, such as fp32,bf16.")] = "fp32",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine and write a cluster profile with which --on simulate predicts it."""
+    from suite.calibrate.profile import asked, calibrate_machine
+    from suite.calibrate.sweep import FULL
+
+    written = calibrate_machine(asked(name, out_file, ranks, precision), FULL)
+    if as_json:
+        _print_json(written.as_json())
+    else:
+        print(written.summary())
+
+
 @app.command("list")
 def list_() -> None:
     """List experiments with their scales and numbers of points, schedules, clusters and models."""

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.pipeline.ready_engine",),
     ("suite.training", "suite.simulate"),
     ("suite.launch",),
-    ("suite.report",),
+    ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
     ("suite.reports", "suite.fitting"),
     ("suite.cli",),
@@ -105,6 +105,7 @@ def test_the_package_itself_and_the_ground_floor_import_nothing_of_the_suite():
 COMPUTES = re.compile(
     r"suite\.kernels\.(?!registry$)\w+|suite\.(parallel|model|training)\.(?!(sizes|split|activations)$)\w+|suite\.measure\.(clock|gemm|memory)"
     r"|suite\.pipeline\.(engine|ready_engine|transport|mailboxes)|suite\.launch\.(rank|emulated|samples|trace)"
+    r"|suite\.calibrate\.(operations|collectives)"
 )
 
 

@@ -8,9 +8,8 @@ from ranks import run_ranks
 
 from suite.experiment.catalogue import load_cluster, load_experiment
 from suite.experiment.expansion import expand
-from suite.experiment.hardware import Device, Hardware, Link, Software
+from suite.experiment.hardware import Device, Hardware, Link, software_named
 from suite.measure.memory import LiveTensorBytes
-from suite.model.activations import fused_attention
 from suite.records.published import published
 from suite.simulate.iteration import program
 from suite.simulate.memory import ALLOCATOR, Footprint, footprint
@@ -23,13 +22,11 @@ MODEL = {"layers": 8, "hidden_size": 128, "heads": 4, "vocab_size": 512, "seq_le
 ADAMW = {"precision": "fp32", "optimizer": "adamw"}
 
 
-def here(at):
+def here():
     """The suite on a CPU."""
     device = Device(name="cpu", source="", peak={"fp32": 1e9, "bf16": 1e9}, memory_bytes=1e9, memory_bandwidth=1e9)
-    software = Software(name="the suite", flash_attention=fused_attention(at))
-    return Hardware(
-        device=device, software=software, node_devices=8, node=Link(bandwidth=1e9), network=Link(bandwidth=1e9)
-    )
+    link = Link(bandwidth=1e9)
+    return Hardware(device=device, software=software_named("suite"), node_devices=8, node=link, network=link)
 
 
 def measured(at):
@@ -67,7 +64,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_engine_needs_what_is_predicted(name):
     at = point(**{"model": MODEL, "training": ADAMW, **LAYOUTS[name]})
-    found = footprint(at, here(at), program(at.schedule, at.parallel.pipeline, at.microbatches))
+    found = footprint(at, here(), program(at.schedule, at.parallel.pipeline, at.microbatches))
     peak = max(run_ranks(at.parallel.ranks, measured, at))
     assert sum(found.live.values()) == pytest.approx(peak, rel=0.10)
 
@@ -146,7 +143,7 @@ def test_the_zero_bubble_papers_peaks_are_predicted():
 
 
 def test_bigscience_saw_more_than_is_predicted_by_less_than_a_fifth():
-    """nvidia-smi's GiB in fp16, with the allocator's cache in them; one row is out of line with its neighbours."""
+    """nvidia-smi's GiB in fp16, which hold the allocator's cache; one row is out of line with its neighbours."""
     ratios = []
     for row in published("bigscience2022"):
         where = placed(row)

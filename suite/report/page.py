@@ -14,6 +14,7 @@ import suite
 from suite.experiment.spec import Experiment
 from suite.measure.flops import FLOPS_VERSION
 from suite.records.store import Problem, StoredRecord
+from suite.report.accuracy import accuracy
 from suite.report.figures import bubble, losses, series_colours, throughput
 from suite.report.numbers import significant
 from suite.report.paper.section import breakdown_sections, paper_sections
@@ -34,7 +35,9 @@ from suite.report.templates import templates
 from suite.report.traces import crowding, timelines
 from suite.report.tradeoff import tradeoff
 
-_FIGURE = re.compile(r"(throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)")
+_FIGURE = re.compile(
+    r"(accuracy|throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def write_report(
     if point_rows:
         colours = series_colours(table, schedules)
         drawn = [
+            *accuracy(point_rows, list(table["label"])),
             *(throughput(table, colours), bubble(table, colours), *tradeoff(table)),
             *(*losses(point_rows, table), *timelines(point_rows)),
         ]

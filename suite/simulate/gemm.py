@@ -13,13 +13,14 @@ def gemm_seconds(
     The output is cut into tiles, each the work of one of the device's units: what sticks out of the matrix is computed
     in vain, and units without a tile idle. The library is taken to choose the best shape of tile. A last wave of tiles
     that does not fill the device costs no more than its share, as the published rows have it. No product is faster
-    than its operands and its result pass through memory.
+    than its operands and its result pass through memory; a serial device computes only while they do not.
     """
     wide = columns % _ALIGNMENT == 0 and depth % _ALIGNMENT == 0
     rate = peak * device.gemm_efficiency * (1.0 if wide else device.unaligned) / device.units
     compute = min(_tiles_flops(device, tile, rows, columns, depth, batch) for tile in device.tiles) / rate
     moved = element * batch * (rows * depth + depth * columns + rows * columns)
-    return device.kernel_seconds + max(compute, moved / (device.memory_bandwidth * device.memory_efficiency))
+    memory = moved / (device.bandwidth(moved) * (device.operand_efficiency or device.memory_efficiency))
+    return device.kernel_seconds + (compute + memory if device.serial else max(compute, memory))
 
 
 def _tiles_flops(device: Device, tile: Tile, rows: int, columns: int, depth: int, batch: int) -> float:

@@ -66,6 +66,7 @@ def estimate(
         ScheduleError: the schedule deadlocks.
         KeyError: the device has no peak for the point's precision.
     """
+    hardware = hardware.occupied(point.parallel.ranks)
     with no_collection():
         schedule = program(
             point.schedule.model_copy(update={"split": None}), point.parallel.pipeline, point.microbatches

@@ -52,7 +52,7 @@ def all_gather(hardware: Hardware, ranks: Group, size: float) -> float:
 def message(hardware: Hardware, inside: bool, size: float) -> float:
     """Seconds of a message of `size` bytes between two devices, inside a node or between two."""
     if inside:
-        return hardware.node.latency + size / hardware.node.bandwidth
+        return hardware.node.latency + size / (hardware.node.message_bandwidth or hardware.node.bandwidth)
     return hardware.network.latency + size / (hardware.network.bandwidth * hardware.network.alone)
 
 

@@ -18,7 +18,7 @@ from suite.simulate.network import all_gather, all_reduce, group
 from suite.simulate.spent import NOTHING, Spent
 
 _FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
-_FLASH_BACKWARD = 2.5  # products of a fused core's backward pass over those of its forward pass
+_EMBEDDING_KERNELS, _HEAD_KERNELS = 5, 18
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Operators:
         self.rows = point.model.seq_length * point.training.microbatch
         self.whole = self.rows // self.tensor if point.parallel.sequence else self.rows  # of what t does not split
         self.group = group(point.parallel, "tensor", hardware.node_devices)
-        self.fused = point.kernels != "reference"
+        self.reference = point.kernels == "reference"
+        self.fused = hardware.software.fused and not self.reference
         self.mask = 1 if point.model.dropout else 0  # bytes
 
     def layer(self) -> Passes:
@@ -67,7 +68,10 @@ class Operators:
             Spent(elementwise=ahead, tensor_communication=exchange),
             Spent(elementwise=behind, tensor_communication=max(0.0, exchange - hidden)),
         )
-        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS)
+        # What a stack waits for the host at every layer: a third forward, the rest backward.
+        waits = self.hardware.software.layer_seconds
+        waiting = Passes(Spent(launch=waits / 3), Spent(launch=2 * waits / 3))
+        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS) + waiting
 
     def linear(self, inputs: int, outputs: int) -> Passes:
         """A linear layer of this rank without its bias; its weight's gradient is added to those before."""
@@ -82,20 +86,21 @@ class Operators:
 
     def core(self) -> Passes:
         """The attention core: scores, softmax, dropout and the weighted values, in batched products over heads."""
-        model, e = self.point.model, self.element
+        model, e, software = self.point.model, self.element, self.hardware.software
         s, width = model.seq_length, model.hidden_size // model.heads
         batch = self.point.training.microbatch * model.heads // self.tensor
-        if self.hardware.software.flash_attention:
+        if software.flash_attention and not self.reference and (software.flash_dropout or not self.mask):
             flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
-            forward = flops / (self.peak * self.device.flash_efficiency)
-            return Passes(Spent(attention=forward), Spent(attention=_FLASH_BACKWARD * forward))
+            forward = flops / (self.peak * self.device.flash_efficiency) + self._functions(batch * s * s / 2)
+            return Passes(Spent(attention=forward), Spent(attention=self.device.flash_backward * forward))
         fused = self.fused and batch % self.fused_softmax_heads == 0
         # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
         softmax, gradient = (2 * e, 3 * e) if fused else (30 + 2 * e, 20 + 3 * e)
         kernels = 1 if fused else 5
         dropout = self._streamed(batch * s * s, 2 * e + 1) if self.mask else 0.0
+        drawn = self._drawn(batch * s * s) + self._functions(batch * s * s)
         products = self._product(s, s, width, batch) + self._product(s, width, s, batch)
-        ahead = products + self._streamed(batch * s * s, softmax, kernels) + dropout
+        ahead = products + self._streamed(batch * s * s, softmax, kernels) + dropout + drawn
         behind = 2 * products + self._streamed(batch * s * s, gradient, kernels) + dropout
         return Passes(Spent(attention=ahead), Spent(attention=behind))
 
@@ -104,25 +109,25 @@ class Operators:
         h, e = self.point.model.hidden_size, self.element
         rows, vocabulary = self.rows * h, self._vocabulary()
         accumulated = self.hardware.software.gradient_bytes if e == 2 else e
-        ahead = self._moved(rows, 7 * e + self.mask, 4)
+        ahead = self._moved(rows, 7 * e + self.mask, 4) + self._drawn(rows)
         weights = self._moved(rows, 4 * e) + self._moved(vocabulary * h, 2 * e + 2 * accumulated)
         exchange = all_reduce(self.hardware, self.group, e * rows)
-        return Passes(
+        passes = Passes(
             Spent(elementwise=ahead, tensor_communication=exchange),
             Spent(elementwise=self._moved(rows, 3 * e + self.mask, 2)),
             Spent(elementwise=weights),
         )
+        return self._launched(passes, _EMBEDDING_KERNELS)
 
     def head(self) -> Passes:
         """Final norm, logits and cross entropy over this rank's share of the vocabulary, on the last stage."""
         h, e, vocabulary = self.point.model.hidden_size, self.element, self._vocabulary()
         logits = self.rows * vocabulary
         # In fp32: converted, maximum, difference, exponential, sum, quotient; the gradient made from it and converted.
-        ahead = self._moved(logits, e + 36, 6) + self._moved(self.whole * h, 2 * e)
+        ahead = self._moved(logits, e + 36, 6) + self._moved(self.whole * h, 2 * e) + self._functions(logits)
         behind = self._moved(logits, e + 20, 3) + self._moved(self.whole * h, 5 * e)
-        return self.linear(h, vocabulary) + Passes(
-            Spent(elementwise=ahead), Spent(elementwise=behind, tensor_communication=self.exchange())
-        )
+        passes = Passes(Spent(elementwise=ahead), Spent(elementwise=behind, tensor_communication=self.exchange()))
+        return self._launched(self.linear(h, vocabulary) + passes, _HEAD_KERNELS)
 
     def exchange(self) -> float:
         """Seconds of one exchange between tensor ranks: an all-reduce, or with sequence parallelism its two halves."""
@@ -140,23 +145,26 @@ class Operators:
         kernels = 1 if self.fused else 2
         ahead = self._moved(split, gelu, kernels) + 2 * self._moved(wide, residual, kernels)
         ahead += 2 * self._moved(wide, 2 * e) + self._moved(queries, 2 * e)
-        behind = self._moved(split, 3 * e) + 2 * self._moved(wide, 2 * e + mask)
+        ahead += 2 * self._drawn(wide) + self._functions(split, 2)
+        behind = self._moved(split, 3 * e) + self._functions(split, 2) + 2 * self._moved(wide, 2 * e + mask)
         # Norms read input and gradient twice, for the input and for their weights; residual sums; biases' gradients.
         behind += 2 * self._moved(wide, 5 * e, 2) + 2 * self._moved(wide, 3 * e)
         behind += self._moved(queries + split + 2 * wide, e, 4)
         return ahead, behind
 
     def _launched(self, passes: Passes, kernels: int) -> Passes:
-        """Adds what the host needs beyond the device's time, for so many kernels forward, and twice as many backward.
+        """Adds what the host needs beyond the device's time, for so many kernels forward, and for the backward pass.
 
-        So does what a stack waits for it at every layer: a third forward, the rest backward.
+        A serial device is its own host: it needs all of it.
         """
-        host, waits = kernels * self.device.launch_seconds, self.hardware.software.layer_seconds
-        ahead = max(0.0, host - passes.forward.seconds) + waits / 3
-        behind = max(0.0, 2 * host - passes.input_gradient.seconds - passes.weight_gradient.seconds)
+        host = kernels * self.device.launch_seconds
+        hides = 0.0 if self.device.serial else 1.0
+        back = passes.input_gradient.seconds + passes.weight_gradient.seconds
+        ahead = max(0.0, host - hides * passes.forward.seconds)
+        behind = max(0.0, self.device.backward_launches * host - hides * back)
         return Passes(
             replace(passes.forward, launch=ahead),
-            replace(passes.input_gradient, launch=behind / 2 + 2 * waits / 3),
+            replace(passes.input_gradient, launch=behind / 2),
             replace(passes.weight_gradient, launch=behind / 2),
         )
 
@@ -169,10 +177,19 @@ class Operators:
     def _moved(self, elements: float, size: float, kernels: int = 1) -> float:
         """Seconds of element-wise kernels that read and write `size` bytes an element between them."""
         device = self.device
-        return kernels * device.kernel_seconds + elements * size / (device.memory_bandwidth * device.memory_efficiency)
+        rate = device.bandwidth(elements * size / kernels) * device.memory_efficiency
+        return kernels * device.kernel_seconds + elements * size / rate
 
     def _streamed(self, elements: float, size: float, kernels: int = 1) -> float:
         """The same for the kernels between the attention core's products."""
         device = self.device
-        rate = device.memory_bandwidth * device.attention_efficiency
+        rate = device.bandwidth(elements * size / kernels) * device.attention_efficiency
         return kernels * device.kernel_seconds + elements * size / rate
+
+    def _functions(self, elements: float, exponentials: int = 1) -> float:
+        """Seconds of so many exponentials of every element."""
+        return elements * exponentials * self.device.function_seconds
+
+    def _drawn(self, elements: float) -> float:
+        """Seconds to draw a dropout mask."""
+        return elements * self.device.mask_seconds if self.mask else 0.0

@@ -50,9 +50,10 @@ def stages(operators: Operators, hosts: Sequence[int]) -> list[Stage]:
     layer, last = operators.layer(), len(split) - 1
     again = {"none": Spent(), "selective": operators.core().forward, "full": layer.forward}[point.training.recompute]
     layer += Passes(input_gradient=again)
-    found = []
+    started = Spent(launch=hardware.device.action_seconds)
+    action, found = Passes(started, started), []
     for stage, layers in enumerate(split):
-        passes = layer * len(layers)
+        passes = layer * len(layers) + action
         if stage == 0:
             passes += operators.embedding()
         if stage == last:

@@ -6,6 +6,8 @@ from suite.experiment.point import Point
 from suite.measure.flops import padded_vocab
 from suite.simulate.network import Group, all_gather, all_reduce, group, stride
 
+_LAYER_TENSORS = 12  # weights and biases of four linear layers and two norms
+
 
 def gradient_bytes(point: Point, hardware: Hardware) -> int:
     """Bytes of a gradient on its way."""
@@ -46,10 +48,13 @@ def optimizer_seconds(point: Point, hardware: Hardware, parameters: float) -> fl
 
     Per parameter AdamW reads gradient, weight and two moments and writes the last three, 7 numbers of 4 bytes (8 in
     fp64); the norm reads the gradient, clipping reads and writes it. In 16 bits also gradients are copied to fp32 (6),
-    unscaled and checked (8), and values written back (6).
+    unscaled and checked (8), and values written back (6). A serial device issues the norm of every tensor by itself.
     """
     device, wide = hardware.device, BYTES[point.training.precision] == 2
-    size = 4 if wide else BYTES[point.training.precision]
-    moved = 10 * size + (20 if wide else 0)
+    number = 4 if wide else BYTES[point.training.precision]
+    moved = 10 * number + (20 if wide else 0)
     shards = point.parallel.data if point.parallel.sharding != "none" else 1
-    return moved * parameters / shards / (device.memory_bandwidth * device.memory_efficiency)
+    size = moved * parameters / shards
+    tensors = _LAYER_TENSORS * point.model.layers / point.parallel.pipeline if device.serial else 0
+    host = device.iteration_seconds + tensors * device.launch_seconds
+    return host + size / (device.bandwidth(size) * (device.update_efficiency or device.memory_efficiency))
