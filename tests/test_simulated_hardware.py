@@ -201,3 +201,12 @@ def test_a_wrong_profile_ends_a_command_with_exit_code_2(here):
         assert "hardware.storage.read" in answer.err
     assert not (here / "results").exists()
     read_cluster.cache_clear()
+
+
+def test_zero3_shards_all_of_the_state_that_a_plan_shows():
+    planned = expand(load_experiment("table-2"), "paper").points
+    sizes = {
+        one.point.parallel.data: row(one, load_cluster) for one in planned if one.point.parallel.sharding == "zero3"
+    }
+    for data, found in sizes.items():
+        assert found.state_bytes == pytest.approx(16 * found.parameters / data, rel=0.01)
