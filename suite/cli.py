@@ -261,12 +261,13 @@ def plan(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every point: its ranks and sizes, or why it cannot run."""
+    """Show every point: its ranks, its sizes, and where hardware is known its memory and time; or why it cannot run."""
     from suite.console import out, plan_heading, plan_table
+    from suite.experiment.catalogue import load_cluster
     from suite.launch.plan import reasons_of, row
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
-    rows = [row(planned) for planned in expansion.points]
+    rows = [row(planned, load_cluster) for planned in expansion.points]
     if as_json:
         points = [one.as_json() for one in rows]
         _print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
@@ -276,8 +277,8 @@ def plan(
         if common := plan_heading(rows):
             out.print(f"all points: {common}")
         out.print(plan_table(rows))
-        for reason, ids in reasons_of(rows).items():
-            out.print(f"invalid {', '.join(ids)}: {reason}", markup=False)
+        for (what, reason), ids in reasons_of(rows).items():
+            out.print(f"{what} {', '.join(ids)}: {reason}", markup=False)
         out.print(f"{len(expansion.valid)} of {len(rows)} points can run{repeated}")
     if not expansion.valid:
         refuse(f"{found.name} at scale {chosen} has no valid point")

@@ -163,24 +163,42 @@ def experiment_table(experiments: Sequence[Description]) -> Table:
 
 
 def plan_table(rows: Sequence[Row]) -> Table:
-    """A plan's points with their sizes; what they all have in common stands in `plan_heading`."""
-    sizes = {
+    """A plan's points with their sizes and what is predicted; what they all have in common stands in `plan_heading`."""
+    common = {
         "parameters": [_scaled(row.parameters) for row in rows],
         "FLOPs/iteration": [_scaled(row.model_flops) for row in rows],
     }
-    shown = {name: column for name, column in sizes.items() if len(set(column)) > 1}
-    columns = ("id", "ranks", "m", "layers/stage", *shown, "state/rank", "point")
-    body = [
-        (
-            row.planned.point_id,
-            *(_count(row.ranks), _count(row.microbatches), _layers(row.layers_per_stage or ())),
-            *(column[index] for column in shown.values()),
-            _scaled(row.state_bytes, "B"),
-            escape(row.planned.label) + (" [yellow]invalid[/]" if row.planned.reasons else ""),
-        )
-        for index, row in enumerate(rows)
-    ]
-    return table(columns, body, numeric=columns[1:3] + columns[4:-1])
+    predictions = {
+        "predicted memory": [_memory(row) for row in rows],
+        "s/iteration": [_rounded(row.iteration_seconds) for row in rows],
+        "GPU-hours/300e9 tokens": ["" if row.gpu_hours is None else f"{row.gpu_hours:,.0f}" for row in rows],
+    }
+    columns = {
+        "id": [row.planned.point_id for row in rows],
+        "ranks": [_count(row.ranks) for row in rows],
+        "m": [_count(row.microbatches) for row in rows],
+        "layers/stage": [_layers(row.layers_per_stage or ()) for row in rows],
+        **{name: column for name, column in common.items() if len(set(column)) > 1},
+        "state/rank": [_scaled(row.state_bytes, "B") for row in rows],
+        **{name: column for name, column in predictions.items() if any(column)},
+        "point": [escape(row.planned.label) + (" [yellow]invalid[/]" if row.planned.reasons else "") for row in rows],
+    }
+    words = ("id", "layers/stage", "point")
+    numeric = [name for name in columns if name not in words]
+    return table(list(columns), list(zip(*columns.values(), strict=True)), numeric=numeric)
+
+
+def _memory(row: Row) -> str:
+    """Predicted against what the device has, and the verdict, in its colour where it is not that the point fits."""
+    if row.memory is None:
+        return ""
+    style = {"does not fit": "red", "undecided": "yellow"}.get(row.memory.verdict, "green")
+    sizes = f"{row.memory.predicted / 1e9:.1f}/{row.memory.capacity / 1e9:.1f} GB"
+    return f"{sizes} [{style}]{row.memory.verdict}[/]"
+
+
+def _rounded(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3g}"
 
 
 def plan_heading(rows: Sequence[Row]) -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from suite.experiment.errors import BadInput, Problem, did_you_mean, shown
 from suite.experiment.fields import rules_of
 from suite.experiment.hardware import Hardware, validated
-from suite.experiment.point import Count
+from suite.experiment.point import Count, Pace, Point
 from suite.experiment.source import read_yaml
 
 
@@ -26,6 +26,10 @@ class Cluster(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1)] = 1
     hardware: Hardware | None = None  # what the simulator predicts; without it, only what a point's `pace` says
+
+    def hardware_for(self, point: Point) -> Hardware | None:
+        """What the point is predicted from; None where its own `pace` gives the times, or nothing does."""
+        return self.hardware if point.pace == Pace() else None
 
 
 @cache

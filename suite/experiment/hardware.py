@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from suite.experiment.errors import BadInput, Place, Problem, did_you_mean, shown
 from suite.experiment.source import Node, read_yaml
@@ -191,14 +191,21 @@ class Hardware(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, given: Any) -> Any:
+    def _like_another(cls, given: Any) -> Any:
         if isinstance(given, dict):
             given = {**_hardware_of(given["like"]), **given} if isinstance(given.get("like"), str) else dict(given)
             given.pop("like", None)
-            for key, named in (("device", device_named), ("software", software_named)):
-                if isinstance(given.get(key), str):
-                    given[key] = named(given[key])
         return given
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _device_by_name(cls, given: Any) -> Any:
+        return device_named(given) if isinstance(given, str) else given
+
+    @field_validator("software", mode="before")
+    @classmethod
+    def _software_by_name(cls, given: Any) -> Any:
+        return software_named(given) if isinstance(given, str) else given
 
     def occupied(self, ranks: int) -> Self:
         """The hardware while `ranks` ranks of a point compute on it."""

@@ -25,7 +25,7 @@ from suite.records.schema import Record
 from suite.records.store import Store
 from suite.simulate.iteration import program
 from suite.simulate.memory import Footprint
-from suite.simulate.prediction import NotPredictedError, checkpoint_times, hardware_of, predicted, sizes_of
+from suite.simulate.prediction import NotPredictedError, checkpoint_times, predicted, sizes_of
 
 NO_PEAK = "simulated from given times of the actions, not from a device"
 
@@ -47,7 +47,7 @@ class SimulatedSweep:
             for _ in range(count):
                 job = self._job(point)
                 watcher.start(job)
-                record = simulate(job, hardware_of(point, self.cluster(point.cluster)))
+                record = simulate(job, self.cluster(point.cluster).hardware_for(point))
                 job.write(record)
                 watcher.end(job, record)
                 yield job, record

@@ -11,6 +11,7 @@ from typing import Literal
 from suite.experiment.point import Model
 
 FLOPS_VERSION = 1
+TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 Recompute = Literal["none", "selective", "full"]
 
 

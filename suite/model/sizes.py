@@ -43,10 +43,14 @@ def rank_parameters(point: Point) -> list[int]:
 def state_bytes(point: Point) -> int:
     """Bytes of values, gradients and optimizer state on the fullest rank.
 
-    ZeRO-1 divides the optimizer's part by the number of ranks with the same stage (up to the padding of its buckets).
+    ZeRO-1 divides the optimizer's part by the number of ranks with the same stage (up to the padding of its buckets),
+    ZeRO-3 everything; its values are the optimizer's own, in at least 32 bits.
     """
     value, gradient, master = _BYTES[point.training.precision]
     moments = 2 * gradient if point.training.optimizer == "adamw" else 0
     copies = point.parallel.data * len(placement(point.schedule, point.parallel.pipeline))
+    fullest = max(rank_parameters(point))
+    if point.parallel.sharding == "zero3":
+        return -(-fullest * (2 * gradient + moments) // copies)
     shards = copies if point.parallel.sharding == "zero1" else 1
-    return max(rank_parameters(point)) * (value + gradient) + max(rank_parameters(point)) * (master + moments) // shards
+    return fullest * (value + gradient) + fullest * (master + moments) // shards

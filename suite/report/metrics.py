@@ -7,11 +7,10 @@ from statistics import median
 
 from suite.experiment.point import Point
 from suite.experiment.recorded import point_of
-from suite.measure.flops import causal_model_flops, hardware_flops, model_flops
+from suite.measure.flops import TRAINING_TOKENS, causal_model_flops, hardware_flops, model_flops
 from suite.records.schema import Record
 from suite.report.ideal import ideal, predicted_seconds, times_are_given
 
-TRAINING_TOKENS = 300e9  # the paper's GPT-3 example, section 5.1
 SECONDS_PER_DAY = 86400.0
 
 _ROUNDING = 1e-9  # what sums of times leave of a bubble that is none

@@ -132,6 +132,14 @@ def _activations(point: Point, hardware: Hardware, schedule: Schedule) -> list[t
     return found
 
 
+def _fused_core(point: Point, hardware: Hardware) -> bool:
+    """Whether the attention core keeps nothing of size s^2."""
+    software, kernels = hardware.software, point.kernels
+    chosen = kernels if isinstance(kernels, str) else kernels.get("attention")
+    able = software.flash_attention and (software.flash_dropout or not point.model.dropout)
+    return able and chosen != "reference"
+
+
 class _Stage:
     """Bytes of one microbatch in one virtual stage.
 
@@ -142,7 +150,7 @@ class _Stage:
     """
 
     def __init__(self, point: Point, hardware: Hardware, layers: int, first: bool, last: bool) -> None:
-        model, tensor, fused = point.model, point.parallel.tensor, hardware.software.flash_attention
+        model, tensor, fused = point.model, point.parallel.tensor, _fused_core(point, hardware)
         element = BYTES[point.training.precision]
         wide = max(4, element)
         rows = model.seq_length * point.training.microbatch

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from suite.experiment.cluster import Cluster
 from suite.experiment.hardware import Hardware, Storage
 from suite.experiment.pace import BYTES
-from suite.experiment.point import Pace, Point
+from suite.experiment.point import Point
 from suite.experiment.point import Schedule as Options
 from suite.measure.flops import parameters
 from suite.simulate.iteration import Estimate, estimate, program
@@ -22,11 +21,6 @@ class Prediction:
 
     iteration: Estimate
     memory: Footprint
-
-
-def hardware_of(point: Point, cluster: Cluster) -> Hardware | None:
-    """What the point is predicted from; None where its own `pace` gives the times, or nothing does."""
-    return cluster.hardware if point.pace == Pace() else None
 
 
 def sizes_of(point: Point) -> tuple[Options, int, int]:

@@ -6,11 +6,18 @@ from math import isclose, sqrt
 from suite.experiment.cluster import Cluster
 from suite.experiment.point import Point
 from suite.experiment.validity import violations
-from suite.measure.flops import counted_flops, hardware_flops, padded_vocab, paper_flops, paper_parameters
+from suite.measure.flops import (
+    TRAINING_TOKENS,
+    counted_flops,
+    hardware_flops,
+    padded_vocab,
+    paper_flops,
+    paper_parameters,
+)
 from suite.report.claims.check import Check, Computed, Finding, Untestable, within
 from suite.report.claims.evidence import PAPER_SCALE, Evidence, MissingError, batch, listed, ranks
 from suite.report.claims.listed import Claim
-from suite.report.metrics import SECONDS_PER_DAY, TRAINING_TOKENS
+from suite.report.metrics import SECONDS_PER_DAY
 from suite.report.paper.samples import Sample
 
 TOKENS_1T = 450e9  # of the 1008B model's run, as the metric's name says

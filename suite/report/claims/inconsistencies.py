@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterator
 
+from suite.measure.flops import TRAINING_TOKENS
 from suite.report.claims.arithmetic import TOKENS_1T, exact_days, table_1, training_days
 from suite.report.claims.check import Check, Inconsistency
 from suite.report.claims.curves import ratios_of
 from suite.report.claims.evidence import PAPER_SCALE, Curves, Evidence, Lens, batch, ranks, tensor
 from suite.report.claims.listed import Claim
-from suite.report.metrics import TRAINING_TOKENS
 
 
 def _interleaving(claim: Claim, evidence: Evidence) -> str:
