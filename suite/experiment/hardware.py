@@ -152,6 +152,7 @@ class Software(_Part):
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
     fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
+    loss_reductions: Annotated[int, Field(ge=0)] = 0  # of a number a token over tensor ranks, in the cross entropy
     flash_attention: bool = False
     flash_dropout: bool = True  # the fused attention core can drop probabilities
     gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
