@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,8 +23,10 @@ from suite.launch.plan import Row
 from suite.launch.status import PointState
 from suite.records.remarks import remark
 from suite.records.schema import Record
-from suite.report.ablation import Ablated
-from suite.report.score import Score
+
+if TYPE_CHECKING:  # they compute with pandas, which takes its time to start
+    from suite.report.ablation import Ablated
+    from suite.report.score import Score
 
 _WIDTH = None if sys.stdout.isatty() else 240  # a file or a pipe has no width of its own
 out = Console(highlight=False, width=_WIDTH)
@@ -230,7 +232,7 @@ def _scaled(number: float | None, unit: str = "") -> str:
     return f"{number / 1000**steps:.3g} {_PREFIXES[steps]}{unit}".strip()
 
 
-def sources_table(score: Score) -> Table:
+def sources_table(score: "Score") -> Table:
     """The simulator's error by source: mean and largest absolute error, bias (positive: predicted faster), ranking."""
     rows = [
         [
@@ -246,7 +248,7 @@ def sources_table(score: Score) -> Table:
     return table(["source", "rows", "MAPE", "max", "bias", "rank corr."], rows, ["rows", "MAPE", "max", "bias"])
 
 
-def scored_rows_table(score: Score) -> Table:
+def scored_rows_table(score: "Score") -> Table:
     """Every row with what is predicted of it."""
     rows = [
         [
@@ -261,13 +263,13 @@ def scored_rows_table(score: Score) -> Table:
     return table(["row", "metric", "measured", "predicted", "error"], rows, ["measured", "predicted", "error"])
 
 
-def skipped_text(score: Score) -> str:
+def skipped_text(score: "Score") -> str:
     """How many rows are outside the model, by the reason."""
     counts = Counter(one.reason for one in score.skipped)
     return "\n".join(f"skipped {count}: {reason}" for reason, count in counts.most_common()) or "no row was skipped"
 
 
-def ablation_table(ablated: Sequence[Ablated]) -> Table:
+def ablation_table(ablated: "Sequence[Ablated]") -> Table:
     """A row for each effect: by how many points the mean error of each set of rows grows without it."""
     everything = ablated[0].errors
     names = list(everything)

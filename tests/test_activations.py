@@ -6,7 +6,7 @@ from layouts import point, training_step
 from ranks import run_ranks
 
 from suite.measure.memory import LiveTensorBytes
-from suite.model.activations import stage_bytes
+from suite.model.activations import fused_attention, stage_bytes
 
 MODEL = {"layers": 6, "hidden_size": 64, "heads": 4, "vocab_size": 256, "seq_length": 64}
 
@@ -28,7 +28,8 @@ def kept_bytes(at):
         kept -= output.nbytes  # the output itself is sent on, not kept
     if x is not None:
         kept += x.nbytes
-    return kept, stage_bytes(at, len(stage.layers), stage.embedding is not None, stage.head is not None)
+    ends = stage.embedding is not None, stage.head is not None
+    return kept, stage_bytes(at, len(stage.layers), *ends, fused_attention(at))
 
 
 def assert_close(pairs):

@@ -183,7 +183,7 @@ scales:
 def test_what_fits_is_decided_beyond_the_memory_models_margin_only(tmp_path, fewer, more, verdict):
     experiment = experiment_of(tmp_path, FITS, "table-2")
     records = [
-        record_at(experiment, "paper", point, 400.0, memory={"verdict": said, "predicted_bytes": 2**36})
+        record_at(experiment, "paper", point, 400.0, memory=predicted_memory(said))
         for point, said in zip(points_of(experiment, "paper"), (fewer, more), strict=True)
     ]
     found = judged(["T2-07"], {"table-2": experiment}, kept(tmp_path / "runs", *records))["T2-07"]

@@ -154,6 +154,7 @@ class Software(_Part):
     fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
     loss_reductions: Annotated[int, Field(ge=0)] = 0  # of a number a token over tensor ranks, in the cross entropy
     flash_attention: bool = False
+    keeps_outputs: bool = False  # a stage's output stays in memory until its backward pass, though it has been sent
     flash_dropout: bool = True  # the fused attention core can drop probabilities
     gradient_bytes: Count = 4  # of a gradient as it is added up, in 16-bit training
     reduced_bytes: Count = 4  # of a gradient as it is summed over data-parallel ranks
@@ -177,7 +178,10 @@ class Storage(_Part):
 
 
 class Hardware(_Part):
-    """A cluster as the simulator sees it."""
+    """A cluster as the simulator sees it.
+
+    In a file `like` names another profile, whose hardware the keys beside it change.
+    """
 
     device: Device
     software: Software
@@ -190,7 +194,8 @@ class Hardware(_Part):
     @classmethod
     def _by_name(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            given = dict(given)
+            given = {**_hardware_of(given["like"]), **given} if isinstance(given.get("like"), str) else dict(given)
+            given.pop("like", None)
             for key, named in (("device", device_named), ("software", software_named)):
                 if isinstance(given.get(key), str):
                     given[key] = named(given[key])
@@ -201,6 +206,14 @@ class Hardware(_Part):
         others = min(ranks, self.node_devices) - 1
         device = self.device.beside(others / max(1, self.node_devices - 1))
         return self if device is self.device else self.model_copy(update={"device": device})
+
+
+def _hardware_of(profile: str) -> dict[str, Any]:
+    """What another profile's file says of its hardware."""
+    found = read_yaml(_file("clusters", profile)).plain()
+    if "hardware" not in found:
+        raise ValueError(f"like: the profile {profile} says no hardware; selene would work")
+    return dict(found["hardware"])
 
 
 def _check(part: BaseModel, fitted: dict[str, Fit]) -> None:

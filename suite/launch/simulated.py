@@ -1,25 +1,31 @@
-"""The simulated backend: no processes, the event simulation of the very program that the engine would run."""
+"""The simulated backend: no processes, the event simulation of the very program that the engine would run.
+
+The times are those that the cluster's hardware is predicted to take, or those of the point's `pace`.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from suite.experiment.cluster import Cluster
 from suite.experiment.hardware import Hardware
 from suite.experiment.pace import costs, network
-from suite.experiment.point import Point
+from suite.experiment.point import Point, Schedule
 from suite.launch.job import Job, now
 from suite.launch.sweep import Todo, Watcher, record_invalid
 from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment, revision
-from suite.pipeline.generators import generate
 from suite.pipeline.program import ScheduleError
+from suite.pipeline.proof import prove
 from suite.pipeline.summary import predict
 from suite.pipeline.timeline import Timeline
 from suite.records.schema import Record
 from suite.records.store import Store
-from suite.simulate.iteration import estimate
+from suite.simulate.iteration import program
+from suite.simulate.memory import Footprint
+from suite.simulate.prediction import NotPredictedError, checkpoint_times, hardware_of, predicted, sizes_of
 
 NO_PEAK = "simulated from given times of the actions, not from a device"
 
@@ -41,7 +47,7 @@ class SimulatedSweep:
             for _ in range(count):
                 job = self._job(point)
                 watcher.start(job)
-                record = simulate(job, self.cluster(point.cluster).hardware)
+                record = simulate(job, hardware_of(point, self.cluster(point.cluster)))
                 job.write(record)
                 watcher.end(job, record)
                 yield job, record
@@ -64,46 +70,80 @@ class SimulatedSweep:
 
 
 def simulate(job: Job, hardware: Hardware | None) -> Record:
-    """One iteration of a point's program on a cluster's hardware; where it has none, at the times of the `pace`."""
-    started, point = now(), job.point
-    if hardware is not None:
-        return _predict(job, hardware, started)
+    """One iteration of a point's program on the hardware, or without any at the times of its `pace`."""
+    started = now()
+    environment = {**host_environment(), "cluster": job.point.cluster}
     try:
-        schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
-        times = predict(schedule, costs(point.pace), network(point)).times
-    except ScheduleError as error:
-        return job.record("failed", str(error), started, environment=host_environment())
-    environment = {**host_environment(), "peak_reason": NO_PEAK, "cluster": point.cluster}
-    fields = {"flops_version": FLOPS_VERSION, "oversubscribed": False, **_samples(times)}
-    trace = _trace(times) if point.measure.trace else None
-    return job.record("ok", None, started, environment=environment, trace=trace, **fields)
-
-
-def _predict(job: Job, hardware: Hardware, started: str) -> Record:
-    point, device = job.point, hardware.device
-    environment = {**host_environment(), "device": device.name, "cluster": point.cluster}
-    peak = device.peak.get(point.training.precision)
-    if peak is None:
-        reason = f"{device.name} has no {point.training.precision} peak; it has {', '.join(device.peak)}"
-        return job.record("failed", reason, started, environment=environment)
-    try:
-        found = estimate(point, hardware)
-    except ScheduleError as error:
+        fields = _from_pace(job.point) if hardware is None else _from_hardware(job.point, hardware)
+    except (ScheduleError, NotPredictedError) as error:
         return job.record("failed", str(error), started, environment=environment)
-    environment |= {"peak_flops_per_rank": peak, "peak_source": device.source}
-    ranks = [
-        {
-            "rank": rank,
-            "coords": {"pipeline": rank, "data": 0, "tensor": 0},
-            "busy_seconds": [seconds],
-            "busy_by_action": {},
-        }
-        for rank, seconds in enumerate(found.busy_seconds)
-    ]
-    timed = {"seconds": [found.seconds], "warmup": 0, "forward_backward_seconds": [found.forward_backward_seconds]}
-    parts = {part: [seconds] for part, seconds in found.breakdown.items()}
-    fields = {"iterations": timed, "ranks": ranks, "breakdown_seconds": parts, "oversubscribed": False}
-    return job.record("ok", None, started, environment=environment, flops_version=FLOPS_VERSION, **fields)
+    environment |= fields.pop("environment")
+    reason = fields.pop("reason", None)
+    if reason is not None:
+        return job.record("oom", reason, started, environment=environment, **fields)
+    return job.record(
+        "ok", None, started, environment=environment, flops_version=FLOPS_VERSION, oversubscribed=False, **fields
+    )
+
+
+@cache
+def _prove(options: Schedule, pipeline: int, microbatches: int) -> None:
+    """Prove a program once for all points that share it. Raises ScheduleError."""
+    prove(program(options, pipeline, microbatches))
+
+
+def _from_hardware(point: Point, hardware: Hardware) -> dict[str, Any]:
+    _prove(*sizes_of(point))
+    found = predicted(point, hardware)
+    device, iteration = hardware.device, found.iteration
+    fields: dict[str, Any] = {
+        "environment": {
+            "device": device.name,
+            "software": hardware.software.name,
+            "peak_flops_per_rank": device.peak[point.training.precision],
+            "peak_source": device.source,
+        },
+        "memory": found.memory.as_json(),
+    }
+    if found.memory.verdict == "does not fit":
+        return fields | {"reason": _why_not(found.memory)}
+    timed = {
+        "seconds": [iteration.seconds],
+        "warmup": 0,
+        "forward_backward_seconds": [iteration.forward_backward_seconds],
+    }
+    return fields | {
+        "iterations": timed,
+        "breakdown_seconds": {part: [seconds] for part, seconds in iteration.breakdown.items()},
+        "ranks": [_rank(rank, [busy], {}) for rank, busy in enumerate(iteration.busy_seconds)],
+        "checkpoint": _checkpoints(point, hardware),
+    }
+
+
+def _why_not(memory: Footprint) -> str:
+    return (
+        f"predicted not to fit: pipeline rank {memory.rank} needs {memory.predicted / 1e9:.1f} GB, "
+        f"and the device has {memory.capacity / 1e9:.1f} GB"
+    )
+
+
+def _checkpoints(point: Point, hardware: Hardware) -> dict[str, Any] | None:
+    """One save and the reading back that follows it, where the point asks for checkpoints."""
+    if hardware.storage is None or not (point.checkpoint.every or point.checkpoint.load):
+        return None
+    times = checkpoint_times(point, hardware.storage)
+    save = {"iteration": point.checkpoint.every, "bytes": times.size, "seconds": times.save}
+    load = {"iteration": point.checkpoint.every, "bytes": times.size, "seconds": times.load}
+    return {"saves": [save] if point.checkpoint.every else [], "loads": [load]}
+
+
+def _from_pace(point: Point) -> dict[str, Any]:
+    times = predict(program(*sizes_of(point)), costs(point.pace), network(point)).times
+    return {
+        "environment": {"peak_reason": NO_PEAK},
+        "trace": _trace(times) if point.measure.trace else None,
+        **_samples(times),
+    }
 
 
 def _samples(times: Timeline) -> dict[str, Any]:
@@ -112,16 +152,14 @@ def _samples(times: Timeline) -> dict[str, Any]:
         busy: dict[str, float] = {}
         for span in row:
             busy[span.action.kind] = busy.get(span.action.kind, 0.0) + span.end - span.start
-        ranks.append(
-            {
-                "rank": rank,
-                "coords": {"pipeline": rank, "data": 0, "tensor": 0},
-                "busy_seconds": [sum(busy.values())],
-                "busy_by_action": {kind: [seconds] for kind, seconds in busy.items()},
-            }
-        )
+        ranks.append(_rank(rank, [sum(busy.values())], {kind: [seconds] for kind, seconds in busy.items()}))
     timed = {"seconds": [times.makespan], "warmup": 0, "forward_backward_seconds": [times.makespan]}
     return {"iterations": timed, "ranks": ranks}
+
+
+def _rank(rank: int, busy: list[float], by_action: dict[str, list[float]]) -> dict[str, Any]:
+    coords = {"pipeline": rank, "data": 0, "tensor": 0}
+    return {"rank": rank, "coords": coords, "busy_seconds": busy, "busy_by_action": by_action}
 
 
 def _trace(times: Timeline) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@cache
 def cpu_model() -> str:
     """The processor's name."""
     try:
@@ -50,6 +51,7 @@ def cpu_model() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
+@cache
 def libraries() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     found = {"python": platform.python_version(), "suite": suite.__version__}

@@ -5,16 +5,21 @@ count for their kernels; here for the kernels of this suite. s sequence length, 
 size, f feed-forward size, n heads, t tensor-parallel size, e bytes of an element.
 """
 
+from suite.experiment.pace import BYTES
 from suite.experiment.point import Point
 from suite.kernels.registry import choose
 from suite.measure.flops import padded_vocab
 
-ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 _STATISTICS = 8  # mean and reciprocal deviation of a layer norm's row, 4 bytes each
 _TOKEN = 8
 
 
-def layer_bytes(point: Point) -> int:
+def fused_attention(point: Point) -> bool:
+    """Whether the attention core is one operator here, which keeps nothing of size s^2."""
+    return choose(point.kernels)["attention"] == "torch" and not point.model.dropout
+
+
+def layer_bytes(point: Point, fused: bool) -> int:
     """One layer without full recomputation.
 
     Two norms keep their input, two column-parallel layers theirs: 4 s b h e (1/t of it with sequence parallelism); the
@@ -24,14 +29,14 @@ def layer_bytes(point: Point) -> int:
     """
     model, tensor = point.model, point.parallel.tensor
     rows = model.seq_length * point.training.microbatch
-    element = ELEMENT_BYTES[point.training.precision]
+    element = BYTES[point.training.precision]
     whole = 4 * model.hidden_size * element + 2 * _STATISTICS + (2 * model.hidden_size if model.dropout else 0)
     split = (4 * model.hidden_size + 2 * model.ffn_hidden_size) * element
-    core = 0 if point.training.recompute == "selective" else core_bytes(point)
-    return rows * whole // _sequence_shares(point) + rows * split // tensor + core
+    core = 0 if point.training.recompute == "selective" else core_bytes(point, fused)
+    return rows * whole // sequence_shares(point) + rows * split // tensor + core
 
 
-def core_bytes(point: Point) -> int:
+def core_bytes(point: Point, fused: bool) -> int:
     """What the attention core keeps beside queries, keys and values.
 
     Fused: its output s b h e / t, and 4 s b n / t for the softmax's normalisation (at least fp32). As batched products:
@@ -39,9 +44,9 @@ def core_bytes(point: Point) -> int:
     ones.
     """
     model, b = point.model, point.training.microbatch
-    element = ELEMENT_BYTES[point.training.precision]
+    element = BYTES[point.training.precision]
     output = model.seq_length * b * model.hidden_size * element
-    if choose(point.kernels)["attention"] == "torch" and not model.dropout:
+    if fused:
         return (output + max(4, element) * model.seq_length * b * model.heads) // point.parallel.tensor
     scores = model.seq_length**2 * b * model.heads
     probabilities = scores * (2 * element + 1 if model.dropout else element)
@@ -50,26 +55,44 @@ def core_bytes(point: Point) -> int:
     ) // point.parallel.tensor + model.seq_length**2  # the mask of the future, a byte each
 
 
-def stage_bytes(point: Point, layers: int, first: bool, last: bool) -> int:
-    """A stage of so many layers, for one microbatch on one rank.
+def stage_bytes(point: Point, layers: int, first: bool, last: bool, fused: bool) -> int:
+    """A stage of so many layers, for one microbatch on one rank; `fused` says whether the attention core is.
 
     With full recomputation only the input of every `recompute_layers` layers. The first stage has the tokens and the
     embedding's dropout, the last the final norm's input and output and the probabilities s b V / t, at least fp32.
     """
     model, training, tensor = point.model, point.training, point.parallel.tensor
-    rows, element = model.seq_length * training.microbatch, ELEMENT_BYTES[training.precision]
-    hidden = rows * model.hidden_size * element // _sequence_shares(point)
+    rows, element = model.seq_length * training.microbatch, BYTES[training.precision]
+    hidden = rows * model.hidden_size * element // sequence_shares(point)
     if training.recompute == "full":
         total = -(-layers // training.recompute_layers) * hidden
     else:
-        total = layers * layer_bytes(point)
+        total = layers * layer_bytes(point, fused)
     if first and model.dropout:
-        total += rows * model.hidden_size // _sequence_shares(point)
+        total += rows * model.hidden_size // sequence_shares(point)
     if last:
         vocabulary = padded_vocab(model.vocab_size, tensor) // tensor
         total += 2 * hidden + rows * (max(4, element) * vocabulary + _TOKEN + 1)
     return total
 
 
-def _sequence_shares(point: Point) -> int:
+def deferred_bytes(point: Point, layers: int, first: bool, last: bool) -> int:
+    """What a stage keeps between B and W of one microbatch: inputs and output gradients of all that has weights.
+
+    Of a layer the norms and the row- and column-parallel products have 8 s b h e that tensor parallelism does not split
+    (1/t of it with sequence parallelism) and (4 h + 2 f) s b e / t that it does; the embedding has its gradient
+    s b h e, the head its norm's and its product's input and gradient, that of the logits s b V e / t among them.
+    """
+    model, tensor = point.model, point.parallel.tensor
+    rows, element = model.seq_length * point.training.microbatch, BYTES[point.training.precision]
+    hidden = rows * model.hidden_size * element // sequence_shares(point)
+    split = rows * (4 * model.hidden_size + 2 * model.ffn_hidden_size) * element // tensor
+    total = layers * (8 * hidden + split) + (hidden if first else 0)
+    if last:
+        total += 3 * hidden + rows * element * (padded_vocab(model.vocab_size, tensor) // tensor)
+    return total
+
+
+def sequence_shares(point: Point) -> int:
+    """Tensor ranks between which what tensor parallelism does not split is divided along the sequence."""
     return point.parallel.tensor if point.parallel.sequence else 1

@@ -73,7 +73,8 @@ class Graph:
         self.numbers = np.full((len(KINDS), np.prod(sizes)), MISSING)
         placed = np.flatnonzero(known & (hosts == self.ranks))
         self.table = self.numbers.reshape(len(KINDS), *sizes[::-1])
-        self.numbers[self.kinds[placed][::-1], self._slots[placed][::-1]] = placed[::-1]  # the first of equal ones
+        last_first = placed[::-1].copy()  # of equal ones the first stays
+        self.numbers[self.kinds[last_first], self._slots[last_first]] = last_first
         placed = placed[self.numbers[self.kinds[placed], self._slots[placed]] == placed]
         if len(placed) < len(known):
             odd = int(np.setdiff1d(np.arange(len(known)), placed)[0])

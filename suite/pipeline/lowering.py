@@ -196,27 +196,24 @@ class _Lowering:
         return tuple(np.split(codes[order], starts))
 
     def _exchanged(self) -> np.ndarray:
-        """When a message is sent, right after its producer, or its receive posted.
+        """When each message is sent, right after its producer, or its receive is posted.
 
-        That is before the first action that starts when the message has been produced, or with fewer than RECEIVE_AHEAD
-        receives unread. But it is not before what precedes it in the stream, nor after a send that follows it.
+        A receive is posted before the first action that starts when the message has been produced, or that comes with
+        fewer than RECEIVE_AHEAD receives unread; but after what precedes it in its stream and before the next send.
         """
-        receives = np.flatnonzero(self.received)
+        receives, sends = np.flatnonzero(self.received), np.flatnonzero(~self.received)
         streams, ranks, count = self.streams[receives], self.ranks[receives], np.arange(len(receives))
         apart = self.starts.max(initial=0) + 3  # between the times of two ranks, so that one search finds all
         due = np.searchsorted(self.starts + self.graph.ranks * apart, self.produced[receives] + ranks * apart)
-        ahead = count - np.searchsorted(streams, streams) < RECEIVE_AHEAD
-        read = self.consumers[self.taken[count - RECEIVE_AHEAD]] + 1
-        room = np.where(ahead, np.array(self.graph.first)[ranks], read)
+        read = self.consumers[self.taken[np.maximum(count - RECEIVE_AHEAD, 0)]] + 1
+        first_ones = count - np.searchsorted(streams, streams) < RECEIVE_AHEAD
+        room = np.where(first_ones, np.array(self.graph.first)[ranks], read)
         sent = _STEPS * self.producers + _SEND
-        moments = np.where(self.received, self.beyond - 1, sent)
-        following = (
-            self.beyond
-            - 1
-            - self._so_far((self.beyond - 1 - moments)[::-1], self.streams.max(initial=0) - self.streams[::-1])[::-1]
-        )
-        moments[receives] = np.minimum(_STEPS * np.minimum(due, room) + _POST, following[receives])
-        moments = np.where(self.received, moments, sent + _STEPS - _SEND)
+        following = np.append(sends, len(sent))[np.searchsorted(sends, receives)]
+        before_send = np.append(self.streams, MISSING)[following] == streams
+        latest = np.where(before_send, np.append(sent, 0)[following], self.beyond - 1)
+        moments = sent + _STEPS - _SEND  # after a send: before the next action
+        moments[receives] = np.minimum(_STEPS * np.minimum(due, room) + _POST, latest)
         return np.where(self.received, self._so_far(moments, self.streams), sent)
 
     def _settled(self, sends: np.ndarray) -> np.ndarray:

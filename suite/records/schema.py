@@ -85,6 +85,17 @@ class CheckpointSamples(_Part):
     loads: list[CheckpointTiming]
 
 
+class Memory(_Part):
+    """Predicted bytes of the fullest pipeline rank against the device's, and by what they hold."""
+
+    predicted_bytes: Bytes
+    capacity_bytes: Annotated[int, Field(gt=0)]
+    verdict: Literal["fits", "does not fit", "undecided"]
+    margin: float  # of the capacity, within which there is no verdict
+    rank: int
+    parts: dict[str, int]
+
+
 class Environment(TypedDict, total=False):
     """Software, host and device: the keys that numbers and reports rest on; what else there is, is kept."""
 
@@ -119,6 +130,7 @@ class Record(_Part):
     checkpoint: CheckpointSamples | None = None
     evaluation_loss: float | None = None  # mean over held-out tokens, after the last iteration
     breakdown_seconds: dict[str, list[float]] | None = None
+    memory: Memory | None = None
     oversubscribed: bool | None = None
     flops_version: int | None = None
     environment: Environment = {}

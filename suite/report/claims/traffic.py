@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import isclose
 
-from suite.model.activations import ELEMENT_BYTES
+from suite.experiment.pace import BYTES
 from suite.model.split import layer_split
 from suite.report.claims.check import Check, Finding, Seen
 from suite.report.claims.evidence import Lens, MissingError, pipeline, tensor
@@ -33,7 +33,7 @@ def _activation(sample: Sample) -> int:
     """Bytes of b s h elements, for every microbatch of an iteration."""
     point = sample.point
     elements = point.training.microbatch * point.model.seq_length * point.model.hidden_size
-    return elements * ELEMENT_BYTES[point.training.precision] * point.microbatches
+    return elements * BYTES[point.training.precision] * point.microbatches
 
 
 def _plain(lens: Lens) -> tuple[Sample, dict[str, int]]:

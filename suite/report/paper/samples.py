@@ -56,7 +56,8 @@ class Sample:
     @property
     def memory(self) -> dict[str, Any]:
         """The predicted memory of a simulated record: `verdict`, `predicted_bytes`, `capacity_bytes`."""
-        return getattr(self.row.best.record, "memory", None) or {} if self.row else {}
+        found = self.row.best.record.memory if self.row else None
+        return found.model_dump() if found else {}
 
     @property
     def fits(self) -> bool:
