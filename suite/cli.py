@@ -392,6 +392,10 @@ def schedule(
     group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved).")] = None,
     cap: Annotated[int | None, typer.Option(min=1, help="Most microbatches in flight (list, readiness).")] = None,
     base: Annotated[str | None, typer.Option(help="The schedule that readiness takes as its hint.")] = None,
+    kept: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of activations kept between B and W (list).", show_default="1"),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Read the schedule `file` there: torch's CSV or program-json.")
     ] = None,
@@ -419,7 +423,7 @@ def schedule(
         refuse("--trace takes the times of the record; leave --cost out")
     form = format_ or Format.TEXT
     try:
-        asked = Asked(stages, microbatches, chunks, group, cap, base, file)
+        asked = Asked(stages, microbatches, chunks, group, cap, base, file, kept)
         with no_collection():
             drawing = Drawing.of(names or [], asked, trace, cost or "1,1,1", read_network(latency, transfer, overlap))
             text = "" if as_json else drawing.exported(form, out_file is not None)

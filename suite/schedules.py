@@ -45,6 +45,7 @@ class Asked:
     cap: int | None = None
     base: str | None = None
     file: Path | None = None
+    kept: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,15 @@ class Measured:
 
 
 def schedules(
-    names: Sequence[str], asked: Asked, measured: Measured | None = None, costs: Costs = EQUAL
+    names: Sequence[str],
+    asked: Asked,
+    measured: Measured | None = None,
+    costs: Costs = EQUAL,
+    network: Network | None = None,
 ) -> list[Schedule]:
     """Every schedule by its name; sizes that are not given are those of the file or of the record.
 
-    Of several schedules only those that have chunks, groups, a cap or a base take the options for them.
+    Of several schedules only those that have chunks, groups, a cap, a base or a kept share take the options for them.
 
     Raises:
         ValueError: an unknown name, sizes that do not suit, or a file that cannot be used; one sentence.
@@ -77,7 +82,14 @@ def schedules(
     if found:
         asked = replace(asked, stages=found.stages, microbatches=found.microbatches)
     several = len(names) > 1
-    return [found if found and name == FILE else _generated(name, asked, measured, several, costs) for name in names]
+    made_for = _made_for(costs, network)
+    return [found if found and name == FILE else _generated(name, asked, measured, several, made_for) for name in names]
+
+
+def _made_for(costs: Costs, network: Network | None) -> dict[str, Any]:
+    """The options of a schedule that is made for the times that it is shown with."""
+    message = sum(network.between(0, 1)) if network else 0.0
+    return {"costs": (costs.forward, costs.input_gradient, costs.weight_gradient), "latency": message}
 
 
 def _from_file(asked: Asked) -> Schedule:
@@ -91,11 +103,13 @@ def _from_file(asked: Asked) -> Schedule:
     return found
 
 
-def _generated(name: str, asked: Asked, measured: Measured | None, several: bool, costs: Costs) -> Schedule:
+def _generated(name: str, asked: Asked, measured: Measured | None, several: bool, made_for: dict[str, Any]) -> Schedule:
     if name not in SCHEDULE_NAMES:
         raise ValueError(f"there is no schedule {name!r}; {did_you_mean(name, SCHEDULE_NAMES)}")
     stages, microbatches = asked.stages, asked.microbatches
     options: dict[str, Any] = {"name": name}
+    if name == "list" or (name == "readiness" and asked.base == "list"):
+        options = {**options, **made_for}
     if measured:
         stages, microbatches = stages or len(measured.times.ranks), microbatches or _microbatches(measured.times)
         options = measured.options if measured.options.get("name") == name else options
@@ -105,12 +119,10 @@ def _generated(name: str, asked: Asked, measured: Measured | None, several: bool
     if asked.chunks is not None and (not several or default_chunks(name) > 1):
         options = {**options, "chunks": asked.chunks}
     fields = GENERATORS[name].fields
-    for field in ("group", "cap", "base"):
+    for field in ("group", "cap", "base", "kept"):
         value = getattr(asked, field)
         if value is not None and (not several or field in fields):
             options = {**options, field: value}
-    if "costs" in fields:  # what the schedule is made for is what it is timed with
-        options = {"costs": (costs.forward, costs.input_gradient, costs.weight_gradient), **options}
     chosen = Options.model_validate(options)
     return generate(chosen, stages, microbatches)
 
@@ -205,7 +217,7 @@ class Drawing:
             raise ValueError(f"--trace {trace}: a record ran one schedule, but {len(names)} are named; name that one")
         costs = read_costs(cost)
         shown = []
-        for schedule in schedules(names, asked, measured, costs):
+        for schedule in schedules(names, asked, measured, costs, network):
             if measured:
                 if schedule.cap is None:
                     same_program(measured, schedule)

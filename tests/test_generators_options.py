@@ -129,6 +129,14 @@ SENTENCES = [
         "schedule=list",
     ),
     (
+        {"name": "zb-h2", "latency": 0.5},
+        "schedule.latency=0.5: zb-h2 is not made for a given latency; leave schedule.latency out, or use schedule=list",
+    ),
+    (
+        {"name": "readiness", "cap": 4, "kept": 0.5},
+        "schedule.kept=0.5: 1f1b does not go by what is kept for W; leave schedule.kept out, or use schedule=list",
+    ),
+    (
         {"name": "list", "file": "x.csv"},
         "schedule.file=x.csv: list is not read from a file; leave schedule.file out, or use schedule=file",
     ),
@@ -210,4 +218,6 @@ def test_groups_of_any_number_of_microbatches_are_found_at_once():
 
 def test_costs_at_their_default_make_no_other_point():
     assert _id(schedule={"name": "list", "costs": [1, 1, 1]}) == _id(schedule="list")
-    assert _id(schedule={"name": "list", "costs": [1, 2, 1]}) != _id(schedule="list")
+    assert _id(schedule={"name": "list", "latency": 0, "kept": 1}) == _id(schedule="list")
+    for field, value in (("costs", [1, 2, 1]), ("latency", 0.1), ("kept", 0.5)):
+        assert _id(schedule={"name": "list", field: value}) != _id(schedule="list")

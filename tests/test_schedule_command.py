@@ -8,7 +8,7 @@ from command import call
 
 from suite.experiment.point import Schedule as Options
 from suite.pipeline.generators import generate
-from suite.pipeline.timeline import Costs, timeline
+from suite.pipeline.timeline import Costs, Link, Network, timeline
 
 SIZES = ("--stages", "2", "--microbatches", "4")
 
@@ -200,6 +200,22 @@ def test_what_cannot_be_drawn_is_said_in_one_sentence(here, arguments, fragments
     assert (answer.code, answer.out) == (2, "")
     assert all(fragment in answer.err for fragment in fragments), answer.err
     assert len(answer.err.splitlines()) == 1
+
+
+def _shown(arguments):
+    return call("schedule", *arguments.split(), "--stages", "4", "--microbatches", "16", "--json").json
+
+
+def test_a_list_is_made_for_the_times_that_it_is_shown_with():
+    chosen = Options(name="list", cap=6, costs=(1, 1.5, 0.5), latency=0.3, kept=0.5)
+    times = timeline(generate(chosen, 4, 16), Costs(1, 1.5, 0.5), Network(link=Link(0.3)))
+    shown = _shown("list --cap 6 --kept 0.5 --cost 1,1.5,0.5 --latency 0.1 --transfer 0.2")
+    assert shown["bubble_span"] == pytest.approx(times.bubble_span)
+
+
+@pytest.mark.parametrize("base", ["1f1b", "list"])
+def test_only_a_list_is_made_for_the_times(base):
+    assert _shown(f"readiness --base {base} --cap 4 --cost 1,2,1 --latency 0.3")["schedule"] == "readiness"
 
 
 def test_extreme_costs_that_are_allowed_give_finite_numbers():

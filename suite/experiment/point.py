@@ -28,6 +28,7 @@ Seed = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # times a million it
 Flag = Annotated[bool, Field(strict=True)]
 Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Limit = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=1e7)]
 Paced = Annotated[float, Field(strict=True, gt=0, le=1e4)]
@@ -107,8 +108,9 @@ class Schedule(Section):
 
     `group`: microbatches per group of the interleaved schedules; left out, the pipeline size. `cap`: microbatches in
     flight, in shares of a rank. `base`: the schedule that `readiness` takes as its hint; left out, 1f1b. `costs`:
-    time of F, B and W that `list` makes its order for. `split`: layers per virtual stage. `digest`: a hash of the
-    file's content, which a plan fills in: the same program is the same point under any path.
+    time of F, B and W that `list` makes its order for; `latency`: that of a message; `kept`: the share of a
+    microbatch's activations that its `cap` counts between B and W. `split`: layers per virtual stage. `digest`: a hash
+    of the file's content, which a plan fills in: the same program is the same point under any path.
     """
 
     name: ScheduleName = "1f1b"
@@ -120,6 +122,8 @@ class Schedule(Section):
     file: str | None = None
     digest: str | None = None
     costs: tuple[Rate, Rate, Rate] = (1.0, 1.0, 1.0)
+    latency: Limit = 0.0
+    kept: Share = 1.0
 
     @model_validator(mode="before")
     @classmethod

@@ -75,6 +75,8 @@ VARYING = {
     "schedule.base": "base",
     "schedule.split": "split",
     "schedule.costs": "order for F B W",
+    "schedule.latency": "order for latency",
+    "schedule.kept": "order for kept",
     "pace.forward": "pace F",
     "pace.input_gradient": "pace B",
     "pace.weight_gradient": "pace W",

@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from suite.experiment.cluster import read_cluster
 from suite.experiment.hardware import Hardware, device_named, software_named
-from suite.experiment.point import Point
+from suite.experiment.point import Point, Schedule
 from suite.experiment.source import read_yaml
 from suite.records.published import SCHEDULES, PublishedRow
 from suite.resources import resource_dir
+from suite.simulate.operators import Operators
+from suite.simulate.stages import stages
 
 _BASE = "selene"  # links and software of rows that nothing more is known of
+_CAPS = {"ZB-1p": 1, "ZB-2p": 2}  # automatic schedules, and their microbatches in flight for each stage
 _SHARDING = {1: "zero1", 3: "zero3"}
 _RECOMPUTE = ("none", "selective", "full")
 _NEEDED = ("layers", "hidden", "heads", "seq", "tp", "pp", "dp", "global_batch", "microbatch", "gpu", "recompute")
@@ -123,6 +126,8 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
         )
     except (ValidationError, ValueError) as error:
         return Unsupported(str(error).splitlines()[0])
+    if point.schedule.name == "list":
+        point = point.model_copy(update={"schedule": _made_for(point, hardware)})
     if point.training.global_batch % (point.parallel.data * point.training.microbatch):
         return Unsupported("the global batch is no multiple of data-parallel size x microbatch")
     return Placed(point, hardware)
@@ -139,14 +144,33 @@ def _schedule(row: PublishedRow, assumed: Assumption) -> dict[str, object] | Uns
     if stages == 1:
         return {"name": "1f1b"}
     said = row.schedule or assumed.schedule
-    name = SCHEDULES.get(said or "")
+    name = "list" if said in _CAPS else SCHEDULES.get(said or "")
     if name is None:
         return Unsupported(f"schedule '{said}' has no name here" if said else "the row does not say schedule")
     options: dict[str, object] = {"name": name, "chunks": chunks}
+    if said in _CAPS:
+        options["cap"] = _CAPS[said] * stages
     each, rest = divmod((row.layers or 0) + 2, stages * chunks)
     if rest == 0 and (row.layers or 0) % (stages * chunks):
         options["split"] = [each - (stage in (0, stages * chunks - 1)) for stage in range(stages * chunks)]
     return options
+
+
+def _made_for(point: Point, hardware: Hardware) -> Schedule:
+    """The list scheduler for what the point's middle stage takes, and its slowest message.
+
+    Of the activations of a layer, s b h (34 + 5 a s / h) bytes, W needs 32 s b h (Qi et al. 2023, table 1).
+    """
+    every = stages(Operators(point, hardware), range(point.parallel.pipeline))
+    middle = every[len(every) // 2].passes
+    model = point.model
+    return point.schedule.model_copy(
+        update={
+            "costs": (middle.forward.seconds, middle.input_gradient.seconds, middle.weight_gradient.seconds),
+            "latency": max(max(stage.send_activation, stage.send_gradient) for stage in every),
+            "kept": 32 / (34 + 5 * model.heads * model.seq_length / model.hidden_size),
+        }
+    )
 
 
 def _hardware(row: PublishedRow, assumed: Assumption) -> Hardware:

@@ -110,10 +110,10 @@ GENERATORS: dict[str, Generator] = {
         _DUALPIPE, lambda p, m, _: dualpipe_v(p, m), chunks="two", sizes=two_per_stage, splits_backward=True
     ),
     "list": Generator(
-        f"{_ZERO_BUBBLE}, section 3",
-        lambda p, m, options: list_scheduled(p, m, options.chunks, options.cap, options.costs),
+        f"{_ZERO_BUBBLE}, section 3.1",
+        lambda p, m, o: list_scheduled(p, m, o.chunks, o.cap, o.costs, o.latency, o.kept),
         chunks="any",
-        fields=("cap", "costs"),
+        fields=("cap", "costs", "latency", "kept"),
         splits_backward=True,
     ),
 }
@@ -128,6 +128,8 @@ class _BaseOptions:
     group: int | None
     cap: int | None
     costs: tuple[float, float, float]
+    latency: float
+    kept: float
     base: None = None
     file: None = None
 
@@ -135,7 +137,7 @@ class _BaseOptions:
 def _base(options: ScheduleOptions) -> _BaseOptions:
     name = options.base or "1f1b"
     cap = options.cap if "cap" in GENERATORS[name].fields else None
-    return _BaseOptions(name, options.chunks, options.group, cap, options.costs)
+    return _BaseOptions(name, options.chunks, options.group, cap, options.costs, options.latency, options.kept)
 
 
 def _hint(stages: int, microbatches: int, options: ScheduleOptions) -> Schedule:
@@ -169,7 +171,7 @@ GENERATORS["readiness"] = Generator(
     "Liu et al. 2026, arXiv:2605.18750",
     _hint,
     chunks="any",
-    fields=("group", "cap", "base", "costs"),
+    fields=("group", "cap", "base", "costs", "latency", "kept"),
     sizes=_no_hint,
 )
 

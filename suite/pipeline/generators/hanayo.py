@@ -6,7 +6,7 @@ first chunk. The order is that of F and the whole backward taking equally long.
 """
 
 from suite.pipeline.generators.columns import zigzag
-from suite.pipeline.generators.greedy import Durations, greedy_programs
+from suite.pipeline.generators.greedy import Durations, Limit, greedy_programs
 from suite.pipeline.program import Schedule
 
 
@@ -17,5 +17,5 @@ def hanayo(stages: int, microbatches: int, chunks: int) -> Schedule:
     2(p-1)F/w for m = p, and grows with m. No rank holds more than min(p, m) microbatches' activations.
     """
     placement = zigzag(stages, chunks)
-    programs = greedy_programs(placement, microbatches, Durations(forward=1, backward=1), cap=stages)
+    programs = greedy_programs(placement, microbatches, Durations(forward=1, backward=1), Limit(stages))
     return Schedule("hanayo", stages, microbatches, chunks, (placement,), programs)

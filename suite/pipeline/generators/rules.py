@@ -37,8 +37,16 @@ class ScheduleOptions(Protocol):
     def costs(self) -> tuple[float, float, float]:
         """Time of F, B and W of one microbatch that a schedule is made for."""
 
+    @property
+    def latency(self) -> float:
+        """Time of a message that a schedule is made for, in the unit of `costs`."""
 
-EVEN_COSTS = (1, 1, 1)
+    @property
+    def kept(self) -> float:
+        """The share of a microbatch's activations that a rank keeps between B and W."""
+
+
+_UNSET = {"costs": (1, 1, 1), "latency": 0, "kept": 1}  # of the other fields it is None
 
 _ABSENT = {  # what a schedule lacks that does not have the field, and one that has it
     "group": ("has no groups", "interleaved"),
@@ -46,6 +54,8 @@ _ABSENT = {  # what a schedule lacks that does not have the field, and one that 
     "base": ("is not made from another schedule", "readiness"),
     "file": ("is not read from a file", "file"),
     "costs": ("is not made for given costs", "list"),
+    "latency": ("is not made for a given latency", "list"),
+    "kept": ("does not go by what is kept for W", "list"),
 }
 
 
@@ -53,7 +63,7 @@ def field_problem(options: ScheduleOptions, fields: Container[str]) -> str | Non
     """A field is given that is not one of the schedule's own `fields`."""
     for field, (lacks, other) in _ABSENT.items():
         value = getattr(options, field)
-        if field not in fields and value is not None and value != EVEN_COSTS:
+        if field not in fields and value != _UNSET.get(field):
             value = list(value) if field == "costs" else value
             return (
                 f"schedule.{field}={value}: {options.name} {lacks}; leave schedule.{field} out, or use schedule={other}"
