@@ -181,6 +181,8 @@ def _run(
         print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
     if not expansion.valid:
         refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
+    if on is not Backend.SIMULATE:
+        _refuse_remote([planned.point for planned in expansion.valid], on)
     if not as_json:
         out.print(
             f"{found.name} ({chosen}): {work.launches} launches to run, {len(work.present)} points present, "
@@ -211,6 +213,18 @@ def _run(
             out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
         out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
     return SOME_FAILED if failed or work.invalid else DONE
+
+
+def _refuse_remote(points: Sequence[Any], on: Backend) -> None:
+    """No rank of another machine is started here."""
+    from suite.experiment.catalogue import load_cluster
+
+    for name in sorted({point.cluster for point in points}):
+        if load_cluster(name).remote:
+            refuse(
+                f"--on {on.value}: cluster {name} is another machine, and nothing of it runs here; "
+                "--on simulate or another scale, such as --scale laptop, would work"
+            )
 
 
 def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:

@@ -1,8 +1,8 @@
 """The constants of `slurm/` that are fitted on published rows, fitted again: `python -m suite.fitting`.
 
 Every group of constants is fitted on the rows that it names and on no others: least squares of the logarithms of
-predicted over measured, with Huber's weights, so that rows which something else is wrong with do not decide. What is
-printed belongs into the files of `slurm/`, whose `fitted` keys say the same rows.
+predicted over measured with Tukey's weights, so that rows which something else is wrong with (some are half as fast as
+their neighbours) do not decide. What is printed belongs into the files of `slurm/`, whose `fitted` keys say the rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +17,8 @@ from suite.simulate.iteration import estimate
 
 _STEP = 0.03  # relative, of a derivative
 _LARGEST = 0.3  # relative, of one round's change of a constant
-_ROUNDS = 8
-_HUBER = 0.03  # an error beyond this share counts linearly
+_ROUNDS = 10
+_OUTLIER = 0.12  # an error that has no weight
 _RIDGE = 1e-3
 
 
@@ -42,7 +42,7 @@ GROUPS = (
             "link.collective": 2.2e-4,
             "network.whole": 0.88,
             "network.alone": 0.49,
-            "network.mixed": 0.19,
+            "network.mixed": 0.23,
             "software.overlap_share": 0.84,
             "software.slowdown:Megatron-DeepSpeed (vTrain)": 0.94,
         },
@@ -85,7 +85,7 @@ def fit(group: Group, report: Callable[[str], None]) -> dict[str, float]:
             for at in range(len(values))
         ]
         slopes = (np.array(moved) - errors).T / np.log1p(_STEP)
-        weights = np.sqrt(np.minimum(1, _HUBER / np.maximum(np.abs(errors), 1e-9)))
+        weights = np.where(np.abs(errors) < _OUTLIER, 1 - (errors / _OUTLIER) ** 2, 0.0)
         left = np.vstack([slopes * weights[:, None], _RIDGE * np.eye(len(values))])
         right = np.concatenate([-errors * weights, np.zeros(len(values))])
         change = np.linalg.lstsq(left, right, rcond=None)[0]

@@ -2,7 +2,7 @@
 
 from suite.experiment.expansion import expand
 from suite.experiment.spec import read_experiment
-from suite.records.schema import Record
+from suite.records.schema import Memory, Record
 from suite.records.store import Store, read_stores
 from suite.report.metrics import achieved
 from suite.report.summary import launches_of, rows_of
@@ -58,6 +58,11 @@ def record_at(experiment, scale, point, seconds, source="simulated", **changes):
         "finished": "2026-01-02T03:05:05+00:00",
     }
     return Record.model_validate(fields | changes)
+
+
+def predicted_memory(verdict):
+    """What a memory model said of a point."""
+    return Memory(predicted_bytes=90 * 2**30, capacity_bytes=80 * 2**30, verdict=verdict, margin=0.1, rank=0, parts={})
 
 
 def points_of(experiment, scale):

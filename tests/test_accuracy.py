@@ -43,16 +43,20 @@ def rows(found):
 
 def test_points_are_paired_whatever_their_cluster_is_called(tmp_path):
     of_points = rows(records(tmp_path, [1.0, 2.0, 4.0], [1.1, 1.6, 4.0]))
-    found = pairs(of_points, [row.best.point.layout for row in of_points])
-    assert {pair.label: pytest.approx(pair.ratio) for pair in found} == {"(1,1,1)": 1.1, "(1,2,1)": 0.8, "(1,4,1)": 1.0}
+    found = pairs(of_points)
+    assert {pair.label: pytest.approx(pair.ratio) for pair in found} == {
+        "(1,1,1) 1f1b": 1.1,
+        "(1,2,1) 1f1b": 0.8,
+        "(1,4,1) 1f1b": 1.0,
+    }
     assert deviation(found) == pytest.approx(0.1)
     assert found[0].quartiles == pytest.approx((0.95, 1.1))
 
 
 def test_what_was_simulated_for_another_device_is_not_compared(tmp_path):
     of_points = rows(records(tmp_path, [1.0, 2.0, 4.0], [1.1, 1.6, 4.0], device="A GPU"))
-    assert pairs(of_points, ["" for _ in of_points]) == []
-    assert accuracy(of_points, ["" for _ in of_points]) == []
+    assert pairs(of_points) == []
+    assert accuracy(of_points) == []
 
 
 def test_the_report_says_how_near_the_simulation_came(tmp_path):

@@ -15,6 +15,8 @@ from suite.calibrate.sweep import FULL, Body, Core, Product, Sweep
 from suite.experiment.cluster import read_cluster
 from suite.experiment.errors import BadInput
 from suite.experiment.hardware import Device, Hardware, Link, Stream, software_named
+from suite.simulate.operators import Operators
+from suite.simulate.stages import stages
 
 TINY = Sweep(
     products=(Product(8, 16, 16), Product(32, 64, 64)),
@@ -217,3 +219,42 @@ def test_a_calibrated_profile_may_be_measured_again(calibration, tmp_path, monke
     wanted.file.write_text("name: machine\nmax_ranks: 4\n")
     with pytest.raises(BadInput, match="no calibration wrote it"):
         asked("machine", None, 2, "fp32")
+
+
+def test_a_bandwidth_lies_between_those_of_the_caches_around():
+    device = TRUTH.device
+    assert device.bandwidth(1000) == 60e9
+    assert device.bandwidth(1e10) == 12e9
+    assert device.bandwidth(math.sqrt(98304 * (1 << 21))) == pytest.approx(math.sqrt(60e9 * 30e9))
+    assert device.model_copy(update={"streams": ()}).bandwidth(1000) == 12e9
+
+
+def test_neighbours_slow_a_device_down_by_what_it_shares():
+    shared = TRUTH.model_copy(update={"device": TRUTH.device.model_copy(update={"shared": 0.8})})
+    product = Sample("product", {"precision": "fp32", "rows": 64, "columns": 64, "depth": 64}, 0.0, 0.0, 1)
+    alone, both = (predicted(shared.occupied(ranks), product) for ranks in (1, 2))
+    assert shared.occupied(1) is shared
+    assert both == pytest.approx(alone / 0.8)
+    assert predicted(shared.occupied(16), product) == both, "no more than the node has"
+
+
+def test_a_serial_device_loads_and_issues_between_its_products():
+    parallel = TRUTH.model_copy(update={"device": TRUTH.device.model_copy(update={"serial": False})})
+    sizes = {"precision": "fp32", "rows": 64, "columns": 64, "depth": 64}
+    product = Sample("product", sizes, 0.0, 0.0, 1)
+    compute, call = 2 * 64**3 / (0.8 * 80e9), 2e-6
+    memory = 3 * 4 * 64 * 64 / (0.25 * 60e9)
+    assert predicted(TRUTH, product) == pytest.approx(call + compute + memory)
+    assert predicted(parallel, product) == pytest.approx(call + max(compute, memory))
+    point = Body(1, 32, 2, 16, 1, 128).point("fp32")
+    launches = [stages(Operators(point, one), [0])[0].spent("F").launch for one in (TRUTH, parallel)]
+    assert launches[0] == pytest.approx((26 + 5 + 18) * 15e-6 + 3e-4), "of a layer, the embedding, the head, the action"
+    assert launches[1] < launches[0]
+
+
+def test_streams_out_of_order_are_refused_with_their_place(calibration, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    streams = TRUTH.device.streams[::-1]
+    hardware = TRUTH.model_copy(update={"device": TRUTH.device.model_copy(update={"streams": streams})})
+    with pytest.raises(BadInput, match=r"device: streams must ascend in bytes"):
+        write(asked("machine", None, 2, "fp32"), replace(calibration, hardware=hardware), [], "cpu", 1)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from paper_records import RATES, experiment_of, points_of, record_at, seconds_at, simulated_figure_12
+from paper_records import RATES, experiment_of, points_of, predicted_memory, record_at, seconds_at, simulated_figure_12
 
 from suite.experiment.catalogue import experiments_in, load_experiment
 from suite.records.store import Store
@@ -188,7 +188,7 @@ def test_what_fits_is_decided_beyond_the_memory_models_margin_only(tmp_path, few
     ]
     found = judged(["T2-07"], {"table-2": experiment}, kept(tmp_path / "runs", *records))["T2-07"]
     assert found.verdict == verdict
-    assert found.here["simulated"].text.startswith(f"{fewer} with 64.0 GiB on 560, {more} with 64.0 GiB on 640 GPUs")
+    assert found.here["simulated"].text.startswith(f"{fewer} with 90.0 GiB on 560, {more} with 90.0 GiB on 640 GPUs")
 
 
 def test_the_table_and_the_text_have_every_claim_and_the_count(shipped, figure_12, tmp_path):

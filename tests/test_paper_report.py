@@ -10,6 +10,7 @@ from paper_records import (
     RATES,
     experiment_of,
     points_of,
+    predicted_memory,
     record_at,
     seconds_at,
     simulated_figure_12,
@@ -215,7 +216,7 @@ def test_removed_records_are_missing_and_changed_ones_change_the_numbers(figure_
 
 
 def test_a_point_that_does_not_fit_has_no_value(figure_12, tmp_path):
-    memory = {"predicted_bytes": 90 * 2**30, "capacity_bytes": 80 * 2**30, "verdict": "does not fit"}
+    memory = predicted_memory("does not fit")
     records = [record.model_copy(update={"memory": memory}) for record in simulated_figure_12(figure_12)[:1]]
     found = compared(figure_12, tmp_path / "store", records)
     assert difference_table(found).body[0][3] == "does not fit: 90.0 of 80.0 GiB"

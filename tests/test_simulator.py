@@ -173,7 +173,7 @@ def test_the_bubble_of_even_stages_is_the_papers(schedule, chunks, microbatches)
     hardware = selene().model_copy(update={"network": Link(bandwidth=1e18), "node": Link(bandwidth=1e18)})
     found = estimate(_even({"name": schedule, "chunks": chunks}, microbatches), hardware)
     work = found.forward_backward_seconds - found.breakdown["bubble"]
-    assert found.breakdown["bubble"] / work == pytest.approx(3 / (chunks * microbatches), rel=0.02)
+    assert found.breakdown["bubble"] / work == pytest.approx(3 / (chunks * microbatches), rel=0.05)
 
 
 def test_scatter_and_gather_pays_where_stages_are_on_different_nodes():

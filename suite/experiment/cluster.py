@@ -20,6 +20,7 @@ class Cluster(BaseModel):
 
     name: str
     title: str = ""
+    remote: Annotated[bool, Field(strict=True)] = False  # another machine: nothing of it runs here but simulation
     max_ranks: Count
     max_emulated_ranks: Count = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -109,14 +109,15 @@ class Device(_Part):
         speed = 1 / (1 + (1 / self.shared - 1) * neighbours)
         if speed == 1:
             return self
-        rates = {"peak": {name: speed * rate for name, rate in self.peak.items()}}
-        slowed = {name: speed * getattr(self, name) for name in ("memory_bandwidth",)}
-        times = {name: getattr(self, name) / speed for name in _HOST_TIMES}
-        streams = tuple(Stream(bytes=one.bytes, bandwidth=speed * one.bandwidth) for one in self.streams)
-        return self.model_copy(update={**rates, **slowed, **times, "streams": streams})
+        rates = {
+            "peak": {name: speed * rate for name, rate in self.peak.items()},
+            "memory_bandwidth": speed * self.memory_bandwidth,
+            "streams": tuple(Stream(bytes=one.bytes, bandwidth=speed * one.bandwidth) for one in self.streams),
+        }
+        return self.model_copy(update=rates | {name: getattr(self, name) / speed for name in _TIMES})
 
 
-_HOST_TIMES = (
+_TIMES = (  # of a device, which are longer the slower it is
     *("kernel_seconds", "launch_seconds", "action_seconds", "iteration_seconds"),
     *("function_seconds", "mask_seconds"),
 )
@@ -152,6 +153,7 @@ class Software(_Part):
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
     fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
+    loss_reductions: Annotated[int, Field(ge=0)] = 0  # of a number a token over tensor ranks, in the cross entropy
     flash_attention: bool = False
     keeps_outputs: bool = False  # a stage's output stays in memory until its backward pass, though it has been sent
     flash_dropout: bool = True  # the fused attention core can drop probabilities

@@ -11,7 +11,7 @@ from suite.experiment.point import Point
 from suite.report.labels import clipped
 from suite.report.numbers import significant
 from suite.report.style import INK, MUTED, SOURCE_COLOURS, Drawn, legend, lighter, new_figure, styled, title
-from suite.report.summary import Launch, PointRow, device_of
+from suite.report.summary import Launch, PointRow, configured, device_of, varying
 
 BAND = 0.15  # either way of what was measured
 
@@ -33,28 +33,40 @@ class Pair:
         return self.predicted / self.measured
 
 
-def pairs(rows: Sequence[PointRow], labels: Sequence[str]) -> list[Pair]:
+def pairs(rows: Sequence[PointRow]) -> list[Pair]:
     """The points that were measured on a device and simulated for a device of the same name.
 
     The clusters may have different names: what a machine is called changes nothing that runs on it.
     """
     simulated = {}
-    for row in rows:
-        launch = row.best
-        if launch.record.source == "simulated" and launch.record.breakdown_seconds and _seconds(launch):
-            simulated[_key(launch)] = _seconds(launch)
-    found = []
-    for row, label in zip(rows, labels, strict=True):
-        launch = row.best
-        predicted = simulated.get(_key(launch))
-        if launch.record.source == "measured" and predicted and (measured := _seconds(launch)):
-            found.append(Pair(label, predicted, measured, _quartiles(launch)))
-    return found
+    for launch in (row.best for row in rows if row.best.record.source == "simulated"):
+        if launch.record.breakdown_seconds and (seconds := _seconds(launch)):
+            simulated[_key(launch)] = seconds
+    both = [row for row in rows if row.best.record.source == "measured" and _key(row.best) in simulated]
+    return [
+        Pair(label, simulated[_key(row.best)], measured, _quartiles(row.best))
+        for row, label in zip(both, _labels(both), strict=True)
+        if (measured := _seconds(row.best))
+    ]
 
 
-def accuracy(rows: Sequence[PointRow], labels: Sequence[str]) -> list[Drawn]:
+def _labels(rows: Sequence[PointRow]) -> list[str]:
+    """Layout, schedule, model, and what is not as in most of the points."""
+    parts = [[row.best.point.layout, row.best.point.schedule_label] for row in rows]
+    for path, heading in varying(rows).items():
+        values = [configured(row.best, path) for row in rows]
+        most = max(values, key=values.count)
+        for row, part, value in zip(rows, parts, values, strict=True):
+            if path == "model":
+                part.append(row.best.point.model.name or value)
+            elif value != most:
+                part.append(f"{heading}={value}")
+    return [" ".join(part) for part in parts]
+
+
+def accuracy(rows: Sequence[PointRow]) -> list[Drawn]:
     """The figure of all pairs, with a band around what was measured; none without pairs."""
-    found = pairs(rows, labels)
+    found = pairs(rows)
     if not found:
         return []
     colour = SOURCE_COLOURS["simulated"]

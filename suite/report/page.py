@@ -97,7 +97,7 @@ def write_report(
     if point_rows:
         colours = series_colours(table, schedules)
         drawn = [
-            *accuracy(point_rows, list(table["label"])),
+            *accuracy(point_rows),
             *(throughput(table, colours), bubble(table, colours), *tradeoff(table)),
             *(*losses(point_rows, table), *timelines(point_rows)),
         ]

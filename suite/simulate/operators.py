@@ -126,7 +126,11 @@ class Operators:
         # In fp32: converted, maximum, difference, exponential, sum, quotient; the gradient made from it and converted.
         ahead = self._moved(logits, e + 36, 6) + self._moved(self.whole * h, 2 * e) + self._functions(logits)
         behind = self._moved(logits, e + 20, 3) + self._moved(self.whole * h, 5 * e)
-        passes = Passes(Spent(elementwise=ahead), Spent(elementwise=behind, tensor_communication=self.exchange()))
+        reductions = self.hardware.software.loss_reductions * all_reduce(self.hardware, self.group, 4 * self.rows)
+        passes = Passes(
+            Spent(elementwise=ahead, tensor_communication=reductions),
+            Spent(elementwise=behind, tensor_communication=self.exchange()),
+        )
         return self._launched(self.linear(h, vocabulary) + passes, _HEAD_KERNELS)
 
     def exchange(self) -> float:

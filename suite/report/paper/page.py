@@ -19,9 +19,11 @@ from suite.report.paper.comparison import HERE, Comparison
 from suite.report.paper.difference import Accuracy
 from suite.report.paper.plot import heading
 from suite.report.paper.section import Section, paper_sections
+from suite.report.paper.simulator import fitted_constants, other_papers
 from suite.report.summary import PointRow
 from suite.report.templates import templates
 
+_OWN = "narayanan2021"  # the file of this paper's rows
 _ORDER = ("table", "figure", "section")  # of what the experiments reproduce
 _SWEEPS = tuple(f"Figure {number}" for number in range(11, 19))  # those with times of several devices
 _FIGURE = re.compile(r"[\w.-]+-(paper|breakdown-[\w.-]+)\.(svg|png)")
@@ -87,6 +89,8 @@ def write_paper_page(experiments: Mapping[str, Experiment], folders: Sequence[Pa
         "title": f"Reproduced: {evidence.rows[0].source}",
         "facts": _facts(rows),
         "accuracy": accuracy,
+        "others": other_papers(_OWN),
+        "constants": fitted_constants(),
         "parts": [
             (part, [(one, one.figure.write(figures)) for one in part.sections]) for part in parts if part.sections
         ],
