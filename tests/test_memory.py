@@ -63,6 +63,19 @@ def test_a_storage_that_takes_the_place_of_a_freed_one_is_counted():
         assert memory.live == b.nbytes
 
 
+def test_a_storage_that_is_resized_counts_for_what_it_holds():
+    with LiveTensorBytes([], resized=True) as memory:
+        a = empty(8)
+        a.untyped_storage().resize_(0)
+        b = empty(2)
+        assert (memory.live, memory.peak) == (2 * KIB, 8 * KIB)
+        a.untyped_storage().resize_(8 * KIB)
+        a.zero_()
+        assert (memory.live, memory.peak) == (10 * KIB, 10 * KIB)
+        del a, b
+        assert memory.live == 0
+
+
 def test_every_result_of_an_operator_is_counted():
     with LiveTensorBytes([]) as memory:
         values, indices = torch.sort(torch.arange(10.0))

@@ -33,7 +33,7 @@ def measured(at):
     """The most bytes of live tensors in an iteration on this rank."""
     step = training_step(at)
     step.run(0)
-    with LiveTensorBytes(step.live_tensors()) as live:
+    with LiveTensorBytes(step.live_tensors(), step.resizes) as live:
         step.run(1)
     return live.peak
 
@@ -56,6 +56,7 @@ LAYOUTS = {
     "pipeline, full recomputation": {"layout": (1, 2, 1), "batch": 8, "training": {**ADAMW, "recompute": "full"}},
     "data": {"layout": (1, 1, 2), "batch": 4},
     "zero1": {"layout": (1, 1, 2), "batch": 4, "parallel": {"data": 2, "sharding": "zero1"}},
+    "zero3": {"layout": (1, 1, 2), "batch": 4, "parallel": {"data": 2, "sharding": "zero3"}},
     "tensor and pipeline": {"layout": (2, 2, 1), "batch": 8},
 }
 

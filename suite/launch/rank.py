@@ -210,7 +210,7 @@ class _Iterations:
         count = self.measure.warmup + self.measure.iterations
         for iteration in range(first, first + count):
             if self.device.type == "cpu" and iteration == first + self.measure.warmup - 1:
-                with LiveTensorBytes(self.step.live_tensors()) as live:
+                with LiveTensorBytes(self.step.live_tensors(), self.step.resizes) as live:
                     self._one(iteration)
                 self.memory = live.peak
             else:

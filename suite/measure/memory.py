@@ -16,11 +16,14 @@ class LiveTensorBytes(TorchDispatchMode):
     internally and free before they return are not seen.
     """
 
-    def __init__(self, already_live: Iterable[torch.Tensor]) -> None:
+    def __init__(self, already_live: Iterable[torch.Tensor], resized: bool = False) -> None:
+        """`resized`: storages change their size while they live, as ZeRO-3's do; each is then looked at every time."""
         super().__init__()
+        self.resized = resized
         self.live = 0
         self.peak = 0
         self.known: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by the storage object's id
+        self.sizes: dict[int, int] = {}
         for tensor in already_live:
             self._see(tensor)
 
@@ -33,10 +36,18 @@ class LiveTensorBytes(TorchDispatchMode):
 
         def gone(_: weakref.ref[torch.UntypedStorage]) -> None:
             del self.known[key]
-            self.live -= size
+            self.live -= self.sizes.pop(key)
 
         self.known[key] = weakref.ref(storage, gone)
+        self.sizes[key] = size
         self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def _look_again(self) -> None:
+        for key, known in list(self.known.items()):
+            if (storage := known()) is not None and (size := storage.nbytes()) != self.sizes[key]:
+                self.live += size - self.sizes[key]
+                self.sizes[key] = size
         self.peak = max(self.peak, self.live)
 
     @classmethod
@@ -45,6 +56,8 @@ class LiveTensorBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if self.resized:
+            self._look_again()
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, torch.Tensor):
                 self._see(value)

@@ -118,6 +118,11 @@ class TrainingStep:
             for flat in flats:
                 yield from flat.parameters
 
+    @property
+    def resizes(self) -> bool:
+        """Whether tensors that live give their memory back for a while: what ZeRO-3 gathers does."""
+        return not self.buffers
+
     def live_tensors(self) -> Iterator[torch.Tensor]:
         """What lives between iterations: values, gradients and optimizer state."""
         for flat in self.flats:
