@@ -118,7 +118,7 @@ class Schedule(Section):
     group: Count | None = None
     cap: Count | None = None
     base: ScheduleName | None = None
-    split: tuple[Whole, ...] | None = None
+    split: tuple[Count, ...] | None = None
     file: str | None = None
     digest: str | None = None
     costs: tuple[Rate, Rate, Rate] = (1.0, 1.0, 1.0)

@@ -22,7 +22,6 @@ PARTS: dict[str, tuple[str, str]] = {
     "pipeline_communication": ("#eaa965", "messages between pipeline stages that nothing hides"),
     "data_communication": ("#b5495b", "reductions over data-parallel ranks that nothing hides"),
     "bubble": ("#d5dade", "idle time of the schedule"),
-    "imbalance": ("#a6adb5", "waiting for the slowest stage"),
     "optimizer": ("#8a63b5", "the update of the weights"),
 }
 _LABEL = 40  # characters beside a bar

@@ -126,6 +126,8 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
         )
     except (ValidationError, ValueError) as error:
         return Unsupported(str(error).splitlines()[0])
+    if point.parallel.pipeline > 1:
+        point = point.model_copy(update={"schedule": _balanced(point)})
     if point.schedule.name == "list":
         point = point.model_copy(update={"schedule": _made_for(point, hardware)})
     if point.training.global_batch % (point.parallel.data * point.training.microbatch):
@@ -139,7 +141,7 @@ def _first(*values: Any) -> Any:
 
 
 def _schedule(row: PublishedRow, assumed: Assumption) -> dict[str, object] | Unsupported:
-    """The schedule's options; a first and a last stage with a layer less where the others divide evenly so."""
+    """The schedule's options."""
     stages, chunks = row.pp or 1, row.vpp or 1
     if stages == 1:
         return {"name": "1f1b"}
@@ -150,10 +152,20 @@ def _schedule(row: PublishedRow, assumed: Assumption) -> dict[str, object] | Uns
     options: dict[str, object] = {"name": name, "chunks": chunks}
     if said in _CAPS:
         options["cap"] = _CAPS[said] * stages
-    each, rest = divmod((row.layers or 0) + 2, stages * chunks)
-    if rest == 0 and (row.layers or 0) % (stages * chunks):
-        options["split"] = [each - (stage in (0, stages * chunks - 1)) for stage in range(stages * chunks)]
     return options
+
+
+def _balanced(point: Point) -> Schedule:
+    """The schedule with a layer less on its first and last stage, where the others then divide evenly.
+
+    That may leave them none, which no point of an experiment may have and only simulation can do.
+    """
+    each, rest = divmod(point.model.layers + 2, point.virtual_stages)
+    if rest or not point.model.layers % point.virtual_stages:
+        return point.schedule
+    ends = (0, point.virtual_stages - 1)
+    split = tuple(each - (stage in ends) for stage in range(point.virtual_stages))
+    return point.schedule.model_copy(update={"split": split})
 
 
 def _made_for(point: Point, hardware: Hardware) -> Schedule:
