@@ -50,6 +50,7 @@ TRUTH = Hardware(
         update_efficiency=0.9,
         attention_efficiency=0.2,
         flash_efficiency=0.3,
+        flash_row_seconds=3e-7,
         flash_backward=2.8,
         function_seconds=2e-9,
         mask_seconds=8e-9,
@@ -135,7 +136,14 @@ def test_every_constant_of_the_device_is_found_again(calibration):
     found, true = calibration.hardware.device, TRUTH.device
     for name in (
         *("gemm_efficiency", "operand_efficiency", "memory_efficiency", "update_efficiency", "attention_efficiency"),
-        *("flash_efficiency", "flash_backward", "launch_seconds", "backward_launches", "action_seconds"),
+        *(
+            "flash_efficiency",
+            "flash_row_seconds",
+            "flash_backward",
+            "launch_seconds",
+            "backward_launches",
+            "action_seconds",
+        ),
         *("iteration_seconds", "function_seconds", "mask_seconds"),
     ):
         assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.1), name

@@ -25,6 +25,7 @@ _PRODUCTS = {"gemm_efficiency": Unknown(0.8, 0.1, 1.0), "operand_efficiency": Un
 _CORES = {
     "flash_efficiency": Unknown(0.5, 0.01, 1.0),
     "flash_backward": Unknown(2.5, 1.0, 6.0),
+    "flash_row_seconds": Unknown(1e-7, 1e-12, 1e-4),
     "attention_efficiency": Unknown(0.3, 0.01, 1.0),
 }
 _BODIES = {
@@ -33,6 +34,7 @@ _BODIES = {
     "backward_launches": Unknown(2.0, 0.5, 4.0),
     "action_seconds": Unknown(3e-4, 1e-6, 0.1),
 }
+_FUNCTIONS = {"call": Unknown(1e-5, 1e-8, 1e-2), "each": Unknown(1e-9, 1e-13, 1e-5)}
 _RESTS = {"iteration_seconds": Unknown(1e-3, 1e-6, 1.0), "update_efficiency": Unknown(0.5, 0.02, 1.0)}
 _MESSAGES = {"latency": Unknown(1e-4, 1e-7, 0.1), "message_bandwidth": Unknown(1e9, 1e6, 1e13)}
 _COLLECTIVES = {"collective": Unknown(1e-4, 1e-7, 0.1), "bandwidth": Unknown(1e9, 1e6, 1e13)}
@@ -155,13 +157,16 @@ def _streamed(device: Device, streams: list[Sample]) -> Device:
 
 
 def _each(device: Device, functions: list[Sample]) -> float:
-    """Seconds of an element beside what its reading and writing takes."""
-    each = []
-    for sample in functions:
-        moved = sample.sizes["bytes"]
-        spent = sample.seconds - device.kernel_seconds - moved / device.bandwidth(moved)
-        each.append(max(0.0, spent) / sample.sizes["elements"])
-    return median(each)
+    """Seconds of an element, beside those of a call and what reading and writing takes."""
+
+    def seconds(values: dict[str, float]) -> list[float]:
+        moved = [sample.sizes["bytes"] for sample in functions]
+        return [
+            values["call"] + size / device.bandwidth(size) + values["each"] * sample.sizes["elements"]
+            for size, sample in zip(moved, functions, strict=True)
+        ]
+
+    return fit(seconds, [sample.seconds for sample in functions], _FUNCTIONS).values["each"]
 
 
 def _shared(alone: list[Sample], together: list[Sample]) -> float:

@@ -75,6 +75,7 @@ class Device(_Part):
     update_efficiency: Share | None = None  # the same of the optimizer's update
     attention_efficiency: Share = 1.0  # the same in the kernels between the attention core's products
     flash_efficiency: Share = 0.5  # of the peak, in a fused attention core
+    flash_row_seconds: Seconds = 0.0  # that a fused core's forward pass takes for a row of a head beside its products
     flash_backward: Positive = 2.5  # time of a fused core's backward pass over that of its forward pass
     function_seconds: Seconds = 0.0  # of an exponential of one element, where it is not hidden; a tangent is two
     mask_seconds: Seconds = 0.0  # of one element of a dropout mask, where its kernel does not draw it by the way

@@ -13,12 +13,15 @@ from suite.experiment.hardware import Hardware
 from suite.experiment.pace import BYTES
 from suite.experiment.point import Point
 from suite.measure.flops import padded_vocab
+from suite.model.sizes import rank_parameters
 from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import all_gather, all_reduce, group
 from suite.simulate.spent import NOTHING, Spent
 
 _FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
 _EMBEDDING_KERNELS, _HEAD_KERNELS = 5, 18
+_MASK_KERNELS = 20  # of a dropout mask that its kernel does not draw by the way
+_LAYER_MASKS, _EMBEDDING_MASKS = 3, 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Operators:
         self.reference = point.kernels == "reference"
         self.fused = hardware.software.fused and not self.reference
         self.mask = 1 if point.model.dropout else 0  # bytes
+        # Weights and their gradients take turns in the caches, where those count.
+        self.resident = 2 * self.element * max(rank_parameters(point)) if self.device.streams else 0
 
     def layer(self) -> Passes:
         """One layer without recomputation."""
@@ -71,17 +76,20 @@ class Operators:
         # What a stack waits for the host at every layer: a third forward, the rest backward.
         waits = self.hardware.software.layer_seconds
         waiting = Passes(Spent(launch=waits / 3), Spent(launch=2 * waits / 3))
-        return self._launched(passes + self.core(), _FUSED_KERNELS if self.fused else _PLAIN_KERNELS) + waiting
+        kernels = _FUSED_KERNELS if self.fused else _PLAIN_KERNELS
+        return self._launched(passes + self.core(), kernels, _LAYER_MASKS) + waiting
 
     def linear(self, inputs: int, outputs: int) -> Passes:
         """A linear layer of this rank without its bias; its weight's gradient is added to those before."""
         software, e = self.hardware.software, self.element
         accumulated = software.gradient_bytes if e == 2 else e
         size = accumulated if software.fused_accumulation else e + 2 * accumulated
+        weights = inputs * outputs
+        added = self._moved(weights, size, resident=self.resident)
         return Passes(
-            Spent(gemm=self._product(self.rows, outputs, inputs)),
-            Spent(gemm=self._product(self.rows, inputs, outputs)),
-            Spent(gemm=self._product(inputs, outputs, self.rows), elementwise=self._moved(inputs * outputs, size)),
+            Spent(gemm=self._product(self.rows, outputs, inputs, weights=weights)),
+            Spent(gemm=self._product(self.rows, inputs, outputs, weights=weights)),
+            Spent(gemm=self._product(inputs, outputs, self.rows, weights=weights), elementwise=added),
         )
 
     def core(self) -> Passes:
@@ -92,6 +100,7 @@ class Operators:
         if software.flash_attention and not self.reference and (software.flash_dropout or not self.mask):
             flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
             forward = flops / (self.peak * self.device.flash_efficiency) + self._functions(batch * s * s / 2)
+            forward += batch * s * self.device.flash_row_seconds
             return Passes(Spent(attention=forward), Spent(attention=self.device.flash_backward * forward))
         fused = self.fused and batch % self.fused_softmax_heads == 0
         # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
@@ -117,7 +126,7 @@ class Operators:
             Spent(elementwise=self._moved(rows, 3 * e + self.mask, 2)),
             Spent(elementwise=weights),
         )
-        return self._launched(passes, _EMBEDDING_KERNELS)
+        return self._launched(passes, _EMBEDDING_KERNELS, _EMBEDDING_MASKS)
 
     def head(self) -> Passes:
         """Final norm, logits and cross entropy over this rank's share of the vocabulary, on the last stage."""
@@ -156,15 +165,16 @@ class Operators:
         behind += self._moved(queries + split + 2 * wide, e, 4)
         return ahead, behind
 
-    def _launched(self, passes: Passes, kernels: int) -> Passes:
+    def _launched(self, passes: Passes, kernels: int, masks: int = 0) -> Passes:
         """Adds what the host needs beyond the device's time, for so many kernels forward, and for the backward pass.
 
-        A serial device is its own host: it needs all of it.
+        `masks` may have to be drawn before. A serial device is its own host: it needs all of it.
         """
         host = kernels * self.device.launch_seconds
+        drawn = masks * _MASK_KERNELS * self.device.launch_seconds if self.mask and self.device.mask_seconds else 0.0
         hides = 0.0 if self.device.serial else 1.0
         back = passes.input_gradient.seconds + passes.weight_gradient.seconds
-        ahead = max(0.0, host - hides * passes.forward.seconds)
+        ahead = max(0.0, host + drawn - hides * passes.forward.seconds)
         behind = max(0.0, self.device.backward_launches * host - hides * back)
         return Passes(
             replace(passes.forward, launch=ahead),
@@ -175,13 +185,20 @@ class Operators:
     def _vocabulary(self) -> int:
         return padded_vocab(self.point.model.vocab_size, self.tensor) // self.tensor
 
-    def _product(self, rows: int, columns: int, depth: int, batch: int = 1) -> float:
-        return gemm_seconds(self.device, self.peak, self.element, rows, columns, depth, batch)
+    def _product(self, rows: int, columns: int, depth: int, batch: int = 1, weights: int = 0) -> float:
+        """Seconds of products, of which one operand, or the result, are this many weights."""
+        cold = self.element * weights if self.resident else 0.0
+        return gemm_seconds(
+            self.device, self.peak, self.element, rows, columns, depth, batch, cold=cold, resident=self.resident
+        )
 
-    def _moved(self, elements: float, size: float, kernels: int = 1) -> float:
-        """Seconds of element-wise kernels that read and write `size` bytes an element between them."""
+    def _moved(self, elements: float, size: float, kernels: int = 1, resident: float = 0.0) -> float:
+        """Seconds of element-wise kernels that read and write `size` bytes an element between them.
+
+        They take turns in the caches with `resident` bytes.
+        """
         device = self.device
-        rate = device.bandwidth(elements * size / kernels) * device.memory_efficiency
+        rate = device.bandwidth(max(resident, elements * size / kernels)) * device.memory_efficiency
         return kernels * device.kernel_seconds + elements * size / rate
 
     def _streamed(self, elements: float, size: float, kernels: int = 1) -> float:
