@@ -22,6 +22,8 @@ SHIPPED = {
     "published": "results/published",
     "templates": "reports/templates",
     "clusters": "slurm/clusters",
+    "devices": "slurm/devices",
+    "software": "slurm/software",
 }
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs", "tests")
 
