@@ -138,6 +138,8 @@ def test_score_of_ones_own_rows(tmp_path):
         f"{ROW.replace('A100-80GB', 'TPU-v4')},iteration_time,14.0,s\n"
         f"{ROW.replace('1F1B', 'my own')},iteration_time,14.0,s\n"
         f"{ROW.replace(',60,', ',,')},iteration_time,14.0,s\n"
+        f"{ROW.replace(',96,12288,96,', ',8,12288,96,')},iteration_time,14.0,s\n"
+        f"{ROW},iteration_time,0,s\n"
     )
     found = call("score", str(rows), "--json")
     assert found.code == 0
@@ -152,6 +154,8 @@ def test_score_of_ones_own_rows(tmp_path):
     assert "tpu-v4" in reasons[0]
     assert "'my own' has no name" in reasons[1]
     assert "does not say global_batch" in reasons[2]
+    assert "fewer than one layer" in reasons[3]
+    assert "is 0" in reasons[4]
     assert "mine" in call("score", str(rows)).out
 
 

@@ -125,7 +125,7 @@ def cases(rows: Iterable[PublishedRow]) -> tuple[list[Case], list[SkippedRow]]:
     found: list[Case] = []
     skipped: list[SkippedRow] = []
     for row in _one_each(rows):
-        where = placed(row)
+        where = placed(row) if row.value > 0 else Unsupported(f"{row.metric} is 0, which nothing measured can be")
         if isinstance(where, Unsupported):
             skipped.append(SkippedRow(row, where.reason))
         else:

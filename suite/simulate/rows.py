@@ -11,6 +11,7 @@ from suite.experiment.cluster import read_cluster
 from suite.experiment.hardware import Hardware, device_named, software_named
 from suite.experiment.point import Point, Schedule
 from suite.experiment.source import read_yaml
+from suite.experiment.validity import violations
 from suite.records.published import SCHEDULES, PublishedRow
 from suite.resources import resource_dir
 from suite.simulate.operators import Operators
@@ -91,6 +92,7 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
     precision = _first((row.precision or "").removeprefix("amp_").split("/")[0] or None, assumed.precision, "fp16")
     if precision not in ("fp16", "bf16", "fp32"):
         return Unsupported(f"precision '{precision}' is none of fp16, bf16, fp32")
+    reduction = _first(row.reduction, assumed.reduction, "after")
     schedule = _schedule(row, assumed)
     if isinstance(schedule, Unsupported):
         return schedule
@@ -112,7 +114,7 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
                     "sequence": bool(_first(row.seq_parallel, assumed.seq_parallel)),
                     "scatter_gather": bool(_first(row.scatter_gather, (row.pp or 1) > 1)) and (row.tp or 1) > 1,
                     "sharding": _SHARDING.get(row.zero_stage or 0, "none"),
-                    "overlap_reduction": _first(row.reduction, assumed.reduction, "after") == "overlapped",
+                    "overlap_reduction": row.zero_stage == 3 or reduction == "overlapped",
                 },
                 "schedule": schedule,
                 "training": {
@@ -126,13 +128,21 @@ def placed(row: PublishedRow) -> Placed | Unsupported:
         )
     except (ValidationError, ValueError) as error:
         return Unsupported(str(error).splitlines()[0])
+    if reasons := _reasons(point):
+        return Unsupported("; ".join(reasons))
     if point.parallel.pipeline > 1:
         point = point.model_copy(update={"schedule": _balanced(point)})
     if point.schedule.name == "list":
         point = point.model_copy(update={"schedule": _made_for(point, hardware)})
-    if point.training.global_batch % (point.parallel.data * point.training.microbatch):
-        return Unsupported("the global batch is no multiple of data-parallel size x microbatch")
     return Placed(point, hardware)
+
+
+def _reasons(point: Point) -> list[str]:
+    """The rules that the configuration breaks; two layers that its balanced ends lack count as there."""
+    if _balanced(point) is not point.schedule:
+        model = point.model.model_copy(update={"layers": point.model.layers + 2})
+        point = point.model_copy(update={"model": model})
+    return violations(point, read_cluster(resource_dir("clusters") / f"{_BASE}.yaml"), "simulated")
 
 
 def _first(*values: Any) -> Any:
