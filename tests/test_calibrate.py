@@ -166,7 +166,7 @@ def test_the_profile_reads_back_as_what_was_found(calibration, tmp_path, monkeyp
     wanted = asked("machine", None, 2, "fp32")
     samples = synthetic(TINY)
     write(wanted, calibration, samples, "cpu", 1)
-    cluster = read_cluster(wanted.file)
+    cluster = read_cluster(wanted.file.absolute())
     assert cluster.hardware is not None
     body = Body(3, 96, 4, 48, 2, 512).point("fp32")
     sizes = {**Body(3, 96, 4, 48, 2, 512)._asdict(), "precision": body.training.precision, "part": "BW"}

@@ -171,7 +171,7 @@ def write(wanted: Asked, found: Calibration, samples: Sequence[Sample], device: 
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
     body = yaml.safe_dump(profile, sort_keys=False, width=120, default_flow_style=None)
     _write(wanted.file, "\n".join(header) + "\n" + body)
-    read_cluster(wanted.file)
+    read_cluster(wanted.file.absolute())
 
 
 def _met(one: dict[str, float]) -> str:
