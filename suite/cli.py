@@ -353,10 +353,11 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Hold the simulator against measured rows: the error of each source, and of each row of a file."""
-    from suite.console import ablation_table, out, scored_rows_table, skipped_text, sources_table
+    from suite.console import ablation_table, out, scored_rows_table, skipped_text
     from suite.records.published import BadRowsError, published_files, read_rows
     from suite.report.ablation import ablate
     from suite.report.score import score as score_of
+    from suite.report.score import sources_grid
 
     try:
         rows = [row for file in files or published_files().values() for row in read_rows(file)]
@@ -375,7 +376,7 @@ def score(
     else:
         if files:
             out.print(scored_rows_table(found))
-        out.print(sources_table(found))
+        print(sources_grid(found).text())
         out.print(skipped_text(found), markup=False)
     raise typer.Exit(DONE if found.rows else NOTHING_MEASURED)
 

@@ -250,22 +250,6 @@ def _scaled(number: float | None, unit: str = "") -> str:
     return f"{number / 1000**steps:.3g} {_PREFIXES[steps]}{unit}".strip()
 
 
-def sources_table(score: "Score") -> Table:
-    """The simulator's error by source: mean and largest absolute error, bias (positive: predicted faster), ranking."""
-    rows = [
-        [
-            escape(name),
-            str(one.rows),
-            f"{100 * one.mape:.1f} %",
-            f"{100 * one.max:.1f} %",
-            f"{100 * one.bias:+.1f} %",
-            "–" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
-        ]
-        for name, one in score.sources.items()
-    ]
-    return table(["source", "rows", "MAPE", "max", "bias", "rank corr."], rows, ["rows", "MAPE", "max", "bias"])
-
-
 def scored_rows_table(score: "Score") -> Table:
     """Every row with what is predicted of it."""
     rows = [

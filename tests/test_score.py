@@ -91,6 +91,14 @@ def test_every_device_is_read(name):
     assert device_named(name).peak["fp16"] > 1e13
 
 
+def test_what_was_fitted_once_is_the_same_everywhere():
+    fitted, other = device_named("a100-80gb"), device_named("a100-40gb")
+    assert fitted.fitted
+    assert all(getattr(other, name) == getattr(fitted, name) for name in fitted.fitted)
+    stacks = {file.stem for file in resource_dir("software").glob("*.yaml")} - {"suite"}
+    assert {software_named(name).overlap_share for name in stacks} == {software_named("megatron-2021").overlap_share}
+
+
 def test_constants_are_put_where_they_belong():
     hardware = load_cluster("selene").hardware
     changed = with_constants(

@@ -11,9 +11,8 @@ from suite.experiment.expansion import expand
 from suite.experiment.hardware import Device, Hardware, Link, software_named
 from suite.measure.memory import LiveTensorBytes
 from suite.records.published import published
-from suite.simulate.iteration import program
+from suite.simulate.iteration import program, sizes_of
 from suite.simulate.memory import ALLOCATOR, Footprint, footprint
-from suite.simulate.prediction import sizes_of
 from suite.simulate.rows import Placed, placed
 
 ROOT = Path(__file__).resolve().parents[1]

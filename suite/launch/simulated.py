@@ -23,9 +23,9 @@ from suite.pipeline.summary import predict
 from suite.pipeline.timeline import Timeline
 from suite.records.schema import Record
 from suite.records.store import Store
-from suite.simulate.iteration import program
+from suite.simulate.iteration import program, sizes_of
 from suite.simulate.memory import Footprint
-from suite.simulate.prediction import NotPredictedError, checkpoint_times, predicted, sizes_of
+from suite.simulate.prediction import NotPredictedError, checkpoint_times, predicted
 
 NO_PEAK = "simulated from given times of the actions, not from a device"
 

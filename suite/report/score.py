@@ -11,6 +11,7 @@ import pandas as pd
 
 from suite.pipeline.program import ScheduleError
 from suite.records.published import PublishedRow
+from suite.report.grid import Grid, Heading
 from suite.report.paper.quantities import QUANTITIES, Timed
 from suite.simulate.iteration import estimate
 from suite.simulate.rows import Placed, Unsupported, placed
@@ -199,3 +200,27 @@ def _ranked(rows: Sequence[ScoredRow]) -> float | None:
     table = pd.DataFrame({"predicted": [one.predicted for one in rows], "measured": [one.measured for one in rows]})
     found = float(table.rank()["predicted"].corr(table.rank()["measured"]))  # of ranks: Spearman's, without scipy
     return None if math.isnan(found) else found
+
+
+def sources_grid(found: Score) -> Grid:
+    """The errors by source, as pages and terminals show them."""
+    columns = (
+        Heading("source", "The paper or project."),
+        Heading("rows", "Configurations that the model covers; one row of each.", numeric=True),
+        Heading("MAPE", "Mean absolute percentage error of iteration time or rate.", numeric=True),
+        Heading("largest", "The largest absolute error.", numeric=True),
+        Heading("bias", "Mean error; positive: predicted faster than it was.", numeric=True),
+        Heading("rank correlation", "Spearman's, within a model on so many GPUs, the mean over those.", numeric=True),
+    )
+    body = [
+        [
+            name,
+            str(one.rows),
+            f"{100 * one.mape:.1f}%",
+            f"{100 * one.max:.1f}%",
+            f"{100 * one.bias:+.1f}%",
+            "" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
+        ]
+        for name, one in found.sources.items()
+    ]
+    return Grid(columns, body)

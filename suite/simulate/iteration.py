@@ -16,7 +16,7 @@ from suite.pipeline.graph import KINDS
 from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, Schedule
 from suite.pipeline.timeline import Costs, Link, Network, timeline
 from suite.simulate.operators import Operators
-from suite.simulate.spent import Spent
+from suite.simulate.spent import NOTHING
 from suite.simulate.stages import Stage, stages
 from suite.simulate.update import (
     gathering_seconds,
@@ -57,6 +57,11 @@ def program(options: Options, pipeline: int, microbatches: int) -> Schedule:
     return generate(options, pipeline, microbatches)
 
 
+def sizes_of(point: Point) -> tuple[Options, int, int]:
+    """What the point's program follows from, and points with other models share."""
+    return point.schedule.model_copy(update={"split": None}), point.parallel.pipeline, point.microbatches
+
+
 def estimate(
     point: Point, hardware: Hardware, operators: Callable[[Point, Hardware], Operators] = Operators
 ) -> Estimate:
@@ -68,10 +73,7 @@ def estimate(
     """
     hardware = hardware.occupied(point.parallel.ranks)
     with no_collection():
-        schedule = program(
-            point.schedule.model_copy(update={"split": None}), point.parallel.pipeline, point.microbatches
-        )
-        return _estimate(point, hardware, schedule, operators(point, hardware))
+        return _estimate(point, hardware, program(*sizes_of(point)), operators(point, hardware))
 
 
 def _estimate(point: Point, hardware: Hardware, schedule: Schedule, operators: Operators) -> Estimate:
@@ -91,7 +93,7 @@ def _estimate(point: Point, hardware: Hardware, schedule: Schedule, operators: O
     busy = [float(of_rank.sum()) for of_rank in np.split(durations, graph.first[1:-1])]
     rank = int(np.argmax(busy))
     counts = _counts(schedule, rank)
-    spent = sum((every[stage].spent(kind) * count for (kind, stage), count in counts.items()), Spent())
+    spent = sum((every[stage].spent(kind) * count for (kind, stage), count in counts.items()), NOTHING)
     sends = sum(every[stage].sends(kind) * count for (kind, stage), count in counts.items()) if blocking else 0.0
     shards = sum(gathered.get(kind, 0.0) * count for (kind, _), count in counts.items())
 

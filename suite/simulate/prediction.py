@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from suite.experiment.hardware import Hardware, Storage
 from suite.experiment.pace import BYTES
 from suite.experiment.point import Point
-from suite.experiment.point import Schedule as Options
 from suite.measure.flops import parameters
-from suite.simulate.iteration import Estimate, estimate, program
+from suite.simulate.iteration import Estimate, estimate, program, sizes_of
 from suite.simulate.memory import Footprint, footprint
 
 
@@ -21,11 +20,6 @@ class Prediction:
 
     iteration: Estimate
     memory: Footprint
-
-
-def sizes_of(point: Point) -> tuple[Options, int, int]:
-    """What the point's program follows from, and points with other models share."""
-    return point.schedule.model_copy(update={"split": None}), point.parallel.pipeline, point.microbatches
 
 
 def predicted(point: Point, hardware: Hardware) -> Prediction:

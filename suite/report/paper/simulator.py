@@ -6,7 +6,7 @@ from suite.experiment.cluster import read_cluster
 from suite.experiment.hardware import software_named
 from suite.records.published import published, published_files
 from suite.report.grid import Grid, Heading
-from suite.report.score import score
+from suite.report.score import score, sources_grid
 from suite.resources import resource_dir
 
 _CLUSTER = "selene"
@@ -14,27 +14,7 @@ _CLUSTER = "selene"
 
 def other_papers(own: str) -> Grid:
     """The simulator's error by source over all published rows that are not in the file `own`."""
-    columns = (
-        Heading("source", "The paper or project."),
-        Heading("rows", "Configurations that the model covers; one row of each.", numeric=True),
-        Heading("MAPE", "Mean absolute percentage error of iteration time or rate.", numeric=True),
-        Heading("largest", "The largest absolute error.", numeric=True),
-        Heading("bias", "Mean error; positive: predicted faster than it was.", numeric=True),
-        Heading("rank correlation", "Spearman's, within a model on so many GPUs, the mean over those.", numeric=True),
-    )
-    found = score(row for name in published_files() if name != own for row in published(name))
-    body = [
-        [
-            name,
-            str(one.rows),
-            f"{100 * one.mape:.1f}%",
-            f"{100 * one.max:.1f}%",
-            f"{100 * one.bias:+.1f}%",
-            "" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
-        ]
-        for name, one in found.sources.items()
-    ]
-    return Grid(columns, body)
+    return sources_grid(score(row for name in published_files() if name != own for row in published(name)))
 
 
 def fitted_constants() -> Grid:
