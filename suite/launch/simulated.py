@@ -65,7 +65,6 @@ class SimulatedSweep:
             store=self.store.absolute(),
             threads_per_rank=1,
             device="cpu",
-            visible_devices=None,
         )
 
 
