@@ -1,18 +1,15 @@
 """The front door: parses, calls, prints."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from suite import __version__
-from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, refuse, to_the_end
+from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, print_json, refuse, to_the_end
 from suite.launch.backend import Backend
 from suite.pipeline.names import SCHEDULE_NAMES
-
-RUNS = Path("results/runs")
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
@@ -57,10 +54,6 @@ def main() -> None:
     to_the_end(app)
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
-
-
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -87,11 +80,12 @@ def run(
         int | None, typer.Option("--time", min=1, help="With --on slurm: each job's limit in minutes.")
     ] = None,
     as_json: AsJson = False,
-    results: RunResults = RUNS,
+    results: RunResults = Path("results/runs"),
 ) -> None:
     """Run every point that is missing; each launch leaves one record. A folder's name stands for all in it."""
+    from suite.chosen import Chosen, results_folders
     from suite.experiment.catalogue import experiments_in
-    from suite.sweeps import Chosen, How, results_folders, run_sweep
+    from suite.sweeps import How, run_sweep
 
     given = {"--wait": wait, "--together": together, "--time": minutes is not None}
     if on is not Backend.SLURM and (odd := [option for option, is_given in given.items() if is_given]):
@@ -114,17 +108,17 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show every point: its ranks, its sizes, and where hardware is known its memory and time; or why it cannot run."""
+    from suite.chosen import Chosen
     from suite.console import out, plan_heading, plan_table
     from suite.experiment.catalogue import load_cluster
     from suite.launch.plan import reasons_of, row
-    from suite.sweeps import Chosen
 
     asked = Chosen(experiment, overrides or [], Backend.LOCAL, scale, cluster, [])
     found, chosen, expansion = asked.experiment, asked.at, asked.expansion
     rows = [row(planned, load_cluster) for planned in expansion.points]
     if as_json:
         points = [one.as_json() for one in rows]
-        _print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
+        print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
     else:
         repeated = f"; {expansion.dropped} repeated ones left out" if expansion.dropped else ""
         out.print(f"{found.name} ({chosen}): {found.title}")
@@ -150,7 +144,8 @@ def status(
     results: Results = None,
 ) -> None:
     """Show where each point of a sweep stands: ok, queued, starting, running, missing, failed and why."""
-    from suite.sweeps import Chosen, results_folders, show_status
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import show_status
 
     chosen = Chosen(experiment, overrides or [], on, scale, cluster, results_folders(results))
     raise typer.Exit(show_status(chosen, watch, as_json))
@@ -168,7 +163,8 @@ def logs(
     results: Results = None,
 ) -> None:
     """Print what the processes of a point's newest launch printed; without a point, of the sweep's newest launch."""
-    from suite.sweeps import Chosen, results_folders, show_logs
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import show_logs
 
     points, overrides = _split(words)
     if len(points) > 1:
@@ -187,7 +183,8 @@ def cancel(
     results: Results = None,
 ) -> None:
     """End what is under way of a sweep, or of some of its points: jobs in SLURM, or the sweep that runs here."""
-    from suite.sweeps import Chosen, cancel_sweep, results_folders
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import cancel_sweep
 
     points, overrides = _split(words)
     chosen = Chosen(experiment, overrides, on, scale, cluster, results_folders(results))
@@ -220,8 +217,8 @@ def report(
     results: Results = None,
 ) -> None:
     """Write the report of each experiment from its records: HTML, Markdown, CSV, SVG and PNG."""
+    from suite.chosen import results_folders
     from suite.reports import Wanted, report_on
-    from suite.sweeps import results_folders
 
     names, overrides = _split(words)
     wanted = Wanted(names, overrides, scale, explain, claims, results_folders(results), out_dir)
@@ -253,13 +250,13 @@ def score(
     if without:
         ablated = ablate(rows)
         if as_json:
-            _print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
+            print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
         else:
             out.print(ablation_table(ablated))
         raise typer.Exit(DONE if ablated[0].errors else NOTHING_MEASURED)
     found = score_of(rows)
     if as_json:
-        _print_json(found.as_json())
+        print_json(found.as_json())
     else:
         if files:
             out.print(scored_rows_table(found))
@@ -318,7 +315,7 @@ def schedule(
     except ValueError as error:
         refuse(str(error))
     if as_json:
-        _print_json(drawing.as_json())
+        print_json(drawing.as_json())
         return
     if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
         print(drawing.summary)
@@ -348,7 +345,7 @@ def calibrate(
 
     written = calibrate_machine(asked(name, out_file, ranks, precision), FULL)
     if as_json:
-        _print_json(written.as_json())
+        print_json(written.as_json())
     else:
         print(written.summary())
 

@@ -2,20 +2,20 @@
 
 import typer
 
+from suite.chosen import Chosen, How
 from suite.console import SweepProgress, err, out
-from suite.ending import DONE, INTERRUPTED, SOME_FAILED, command_line, refuse
+from suite.ending import INTERRUPTED, command_line, print_json, refuse
 from suite.experiment.catalogue import load_cluster
 from suite.experiment.point import Point
 from suite.launch.job import Job
 from suite.launch.slurm.submit import RefusedError, Submitted
 from suite.launch.slurm.sweep import SlurmSweep
-from suite.launch.sweep import Todo
+from suite.launch.todo import Todo
 from suite.records.schema import Record
-from suite.sweeps import Chosen, How, ended, print_json
 
 
-def run_on_slurm(chosen: Chosen, how: How, work: Todo) -> int:
-    """Submit the launches that are missing and not in flight; the exit code."""
+def submit_missing(chosen: Chosen, how: How, work: Todo) -> list[tuple[Job, Record]] | None:
+    """Submit the launches that are missing and not in flight; if asked to, wait for them and return their records."""
     _refuse_limit(how, [point for point, _ in work.missing])
     name, store = chosen.experiment.name, chosen.folders[0]
     sweep = SlurmSweep(name, chosen.at, store, load_cluster, how.minutes, how.together)
@@ -26,7 +26,7 @@ def run_on_slurm(chosen: Chosen, how: How, work: Todo) -> int:
         if not how.as_json:
             out.print(f"{launches} launches submitted, {before} in flight before")
         if how.wait:
-            return ended(work, _follow(sweep, work, progress), how.as_json)
+            return _follow(sweep, work, progress)
     if how.as_json:
         rows = [
             {"job_id": one.job_id, "name": one.name, "points": [job.point.id for m in one.members for job in m.jobs]}
@@ -36,7 +36,7 @@ def run_on_slurm(chosen: Chosen, how: How, work: Todo) -> int:
     elif launches or before:
         for command, purpose in (("status", "shows how far they are"), ("logs", "what they print")):
             out.print(f"{_command(command, chosen)} {purpose}", soft_wrap=True)
-    return SOME_FAILED if work.invalid else DONE
+    return None
 
 
 def _command(command: str, chosen: Chosen) -> str:

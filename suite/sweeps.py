@@ -1,17 +1,14 @@
 """What `suite run`, `status`, `logs` and `cancel` do: a sweep's points, what runs of them, and how it ends."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from rich.live import Live
 
+from suite.chosen import Chosen, How
 from suite.console import SweepProgress, err, first_line, label, out, status_table, styled
 from suite.ending import (
     DONE,
@@ -19,94 +16,22 @@ from suite.ending import (
     NOTHING_MEASURED,
     SOME_FAILED,
     command_line,
+    print_json,
     print_skipped,
     refuse,
 )
-from suite.experiment.catalogue import default_scale, load_cluster, load_experiment
+from suite.experiment.catalogue import load_cluster
 from suite.experiment.errors import did_you_mean
-from suite.experiment.expansion import Expansion, Planned, expand
-from suite.experiment.recorded import own
-from suite.experiment.spec import Experiment
+from suite.experiment.expansion import Planned
 from suite.launch.backend import Backend
 from suite.launch.job import Job
 from suite.launch.slurm.settle import Jobs
 from suite.launch.status import UNDER_WAY, PointState, launches_of, states
-from suite.launch.sweep import LocalSweep, Todo, todo
+from suite.launch.todo import Todo, todo
 from suite.records.schema import Record
-from suite.records.store import Problem, StoredRecord, read_stores
+from suite.records.store import Problem
 
-RUNS = Path("results/runs")
 WATCH_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A sweep by what the command line says: an experiment at a scale, its points, and the folders of its records."""
-
-    name: str
-    overrides: Sequence[str]
-    on: Backend
-    scale: str | None
-    cluster: str | None
-    folders: Sequence[Path]
-
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The experiment. Raises BadInput."""
-        return load_experiment(self.name)
-
-    @cached_property
-    def at(self) -> str:
-        """The scale: the one that was asked for, or the default for where the points run."""
-        if self.scale is not None:
-            return self.scale
-        paper = self.on is Backend.SIMULATE and "paper" in self.experiment.scales
-        return "paper" if paper else default_scale(self.experiment)
-
-    @cached_property
-    def expansion(self) -> Expansion:
-        """The points. Raises BadInput."""
-        given = [*self.overrides, *([f"cluster={self.cluster}"] if self.cluster else [])]
-        return expand(self.experiment, self.at, given, self.on.source)
-
-    @property
-    def source_folders(self) -> list[Path]:
-        """Where the points' folders are."""
-        return [folder / self.experiment.name / self.at / self.on.source for folder in self.folders]
-
-    def records(self) -> tuple[list[StoredRecord], list[Problem]]:
-        """The records of the sweep's points, and the files that are none."""
-        stored, problems = read_stores(self.folders, self.experiment.name, self.at, self.on.source)
-        records, edited = own(stored)
-        return records, sorted([*problems, *edited])
-
-    def settled(self, points: Sequence[Planned]) -> Jobs:
-        """What SLURM says of these points' launches; of those that ended without a record, it is made."""
-        jobs, launches = Jobs(), launches_of(points, self.source_folders)
-        jobs.ask(launches)
-        jobs.settle(launches)
-        return jobs
-
-
-@dataclass(frozen=True)
-class How:
-    """How a sweep is run."""
-
-    fresh: bool = False
-    dry_run: bool = False
-    as_json: bool = False
-    wait: bool = False  # the rest is SLURM's
-    together: bool = False
-    minutes: int | None = None
-
-
-def results_folders(results: Sequence[Path] | None) -> list[Path]:
-    """The results folders to read, none of which may be a file."""
-    folders = list(results or [RUNS])
-    for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            refuse(f"--results {folder}: it is a file; a folder, such as {RUNS}, would work")
-    return folders
 
 
 def run_sweep(chosen: Chosen, how: How) -> int:
@@ -138,10 +63,14 @@ def run_sweep(chosen: Chosen, how: How) -> int:
         _print_missing(work, how.as_json)
         return DONE
     if chosen.on is Backend.SLURM:
-        from suite.submissions import run_on_slurm
+        from suite.submissions import submit_missing
 
-        return run_on_slurm(chosen, how, work)
-    return ended(work, _here(chosen, work, how.as_json), how.as_json)
+        launches = submit_missing(chosen, how, work)
+    else:
+        launches = _here(chosen, work, how.as_json)
+    if launches is None:  # they go on without this process
+        return SOME_FAILED if work.invalid else DONE
+    return _ended(work, launches, how.as_json)
 
 
 def _print_missing(work: Todo, as_json: bool) -> None:
@@ -152,7 +81,7 @@ def _print_missing(work: Todo, as_json: bool) -> None:
         out.print(f"{point.id} {point.layout} {point.schedule_label} m={point.microbatches}, {count} launch(es)")
 
 
-def ended(work: Todo, launches: Sequence[tuple[Job, Record]], as_json: bool) -> int:
+def _ended(work: Todo, launches: Sequence[tuple[Job, Record]], as_json: bool) -> int:
     """Say which launches failed and were not made up for by another of the same point; the exit code."""
     made_up = {record.point_id for _, record in launches if record.status == "ok"}
     failed = [(job, r) for job, r in launches if r.status != "ok" and r.point_id not in made_up]
@@ -201,6 +130,8 @@ def _here(chosen: Chosen, work: Todo, quiet: bool) -> list[tuple[Job, Record]]:
 
         sweep = SimulatedSweep(*where, chosen.folders[0], load_cluster)
     else:
+        from suite.launch.sweep import LocalSweep
+
         sweep = LocalSweep(*where, chosen.on.source, chosen.folders[0], load_cluster)
     try:
         with SweepProgress(work.launches, quiet) as progress:
@@ -297,8 +228,3 @@ def _refuse_point(point: str, chosen: Chosen) -> NoReturn:
     known = {one.point_id: None for one in chosen.expansion.points}
     name = chosen.experiment.name
     refuse(f"point {point}: {name} has no such point at scale {chosen.at}; {did_you_mean(point, known)}")
-
-
-def print_json(value: Any) -> None:
-    """Print a value for machines."""
-    print(json.dumps(value, indent=1))

@@ -32,7 +32,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.launch",),
     ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
-    ("suite.reports", "suite.fitting"),
+    ("suite.chosen", "suite.reports", "suite.fitting"),
+    ("suite.submissions",),
+    ("suite.sweeps",),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -14,7 +14,8 @@ from suite.experiment.hardware import Hardware
 from suite.experiment.pace import costs, network
 from suite.experiment.point import Point, Schedule
 from suite.launch.job import Job, now
-from suite.launch.sweep import Todo, Watcher, record_invalid
+from suite.launch.sweep import Watcher
+from suite.launch.todo import Todo, record_invalid
 from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment, revision
 from suite.pipeline.program import ScheduleError

@@ -15,7 +15,8 @@ from suite.launch.slurm.settle import Jobs
 from suite.launch.slurm.shape import nodes_for, shape_of
 from suite.launch.slurm.submission import Submission
 from suite.launch.slurm.submit import Member, RefusedError, Submitted, check, submit
-from suite.launch.sweep import Todo, Watcher, record_invalid
+from suite.launch.sweep import Watcher
+from suite.launch.todo import Todo, record_invalid
 from suite.records.schema import Record
 from suite.records.store import load
 
