@@ -4,6 +4,7 @@ record."""
 import json
 import logging
 import os
+import signal
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -26,6 +27,14 @@ SHUTDOWN_SECONDS = 3  # ranks take signals as plain processes do; what is left a
 EXIT_SECONDS = 10.0  # in which the other nodes of a failed launch say how their ranks ended
 
 
+class Interrupted(BaseException):
+    """A signal asks the node's task to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"the ranks' supervisor was told to end by {signal.Signals(number).name}")
+
+
 @dataclass(frozen=True)
 class NodePlace:
     """Which of a launch's nodes this is, and where its ranks meet the others."""
@@ -45,11 +54,19 @@ def run_node(job: Job, place: NodePlace = ALONE) -> Path:
     A signal that asks this process to end is a failure like any other. One that kills it leaves no record here:
     the front sees that, and the ranks end with it.
     """
-    return job.write(node_record(job, place))
+    started = now()
+    try:
+        record = node_record(job, place)
+    except Interrupted as wish:
+        record = job.record("failed", str(wish), started, environment={**host_environment(), **place.environment})
+    return job.write(record)
 
 
 def node_record(job: Job, place: NodePlace) -> Record:
-    """Run this node's part of the launch; the record of the launch, which is worth something on the first node only."""
+    """Run this node's part of the launch; the record of the launch, which is worth something on the first node only.
+
+    Raises Interrupted.
+    """
     started = now()
     environment = {**host_environment(), **place.environment}
     try:
@@ -66,6 +83,7 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
     # It would log a failed rank, which is in the record, with a formatter that takes seconds to import.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     # Imported only here: the ranks are forked, so that they find all of it imported.
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
@@ -82,6 +100,8 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
     Board.create(folder.board(place.index), here)
     try:
         results = elastic_launch(_config(job, place, folder, here), run_rank)(job, lowered, os.getpid(), place.index)
+    except SignalException as error:
+        raise Interrupted(error.sigval) from error
     except ChildFailedError as error:
         exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         status, reason = cause(folder, _every_exit(folder, place, exit_codes))

@@ -21,7 +21,7 @@ from submitit import JobEnvironment
 
 from suite.launch.claim import next_free
 from suite.launch.job import Job, JobFolder, now
-from suite.launch.node import ALONE, NodePlace, node_record
+from suite.launch.node import ALONE, Interrupted, NodePlace, node_record
 from suite.launch.slurm.submission import Submission
 from suite.launch.slurm.submit import Member, RefusedError, submit
 from suite.measure.provenance import host_environment
@@ -33,21 +33,15 @@ _LOOK_SECONDS = 0.2
 _TOUCH_SECONDS = 5.0
 
 
-class Interrupted(BaseException):
-    """SLURM wants the job to end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 class _Signals:
     """Raises Interrupted in the main thread, but only while ranks run."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self.open = False
-        # The supervisor's own library would take SIGTERM for a failure of the ranks.
-        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGINT"
+        self._install()
+
+    def _install(self) -> None:
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._take)
 
@@ -71,6 +65,7 @@ class _Signals:
             yield
         finally:
             self.open = False
+            self._install()  # the supervisor's library has handlers of its own
 
 
 def run_task(member: Member) -> None:
