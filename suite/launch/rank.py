@@ -15,6 +15,7 @@ import torch.distributed as dist
 from suite.launch.emulated import emulate
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
+from suite.launch.preflight import preflight, ranks_on_one_host
 from suite.launch.processes import end_with_parent
 from suite.launch.samples import collect, rank_samples
 from suite.launch.watchdog import Board, Notes, Watchdog, account
@@ -116,7 +117,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder, node: int) -> dict[s
             f"schedule {lowered.schedule.name} needs messages with tags, which NCCL does not have; "
             "a cluster profile with device: cpu would work"
         )
-    board.note_phase("building the model")
+    board.note_phase("comparing devices and links")
     topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
     if job.source == "emulated":
         result = emulate(job, lowered, topology, folder, board)
@@ -131,6 +132,11 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder, node: int) -> dict[s
 def _train(
     job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, place: Place, board: Board
 ) -> dict[str, Any] | None:
+    if place.device.type == "cpu":
+        crowded = ranks_on_one_host(topology.world) * job.threads_per_rank > cores()
+        place = place._replace(oversubscribed=place.oversubscribed or crowded)
+    found = preflight(topology, place.device, place.oversubscribed)
+    board.note_phase("building the model")
     peak = _peak(job, place)
     step = TrainingStep(job.point, lowered, topology, place.device, board)
     agree(topology.world, _facts(job, step))
@@ -150,6 +156,7 @@ def _train(
         result["kernels"] = step.kernels.names
         result["oversubscribed"] = place.oversubscribed
         result["checkpoint"] = run.checkpoint
+        result["preflight"] = found
         result["evaluation_loss"] = run.evaluation_loss
     return result
 
