@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,10 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
         raise Interrupted(error.sigval) from error
     except ChildFailedError as error:
         exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        status, reason = cause(folder, _every_exit(folder, place, exit_codes))
+        silent = _gather_exits(folder, place, exit_codes)
+        status, reason = cause(folder, exit_codes)
+        if silent:
+            reason = f"{', '.join(silent)} went away, with the task that watches the ranks there\n\n{reason}"
         return job.record(status, reason, started, environment=environment)
     fields = results.get(0) or {}  # of rank 0, which is the first node's
     fields["environment"] = {**environment, **fields.get("environment", {})}
@@ -135,15 +139,19 @@ def _config(job: Job, place: NodePlace, folder: JobFolder, ranks: int) -> "Launc
     )
 
 
-def _every_exit(folder: JobFolder, place: NodePlace, here: dict[int, int]) -> dict[int, int]:
-    """How the ranks of all nodes ended, as far as the other nodes say so in time."""
-    (folder.path / "exits" / f"{place.index}.json").write_text(json.dumps(here))
+def _gather_exits(folder: JobFolder, place: NodePlace, exit_codes: dict[int, int]) -> list[str]:
+    """Add how the other nodes' ranks ended, as those nodes say; returns the nodes that say nothing in time."""
+    (folder.path / "exits" / f"{place.index}.json").write_text(json.dumps(exit_codes))
+    if place.index != 0:
+        return []
+    left = set(range(1, place.count))
     deadline = time.monotonic() + EXIT_SECONDS
-    files = [folder.path / "exits" / f"{node}.json" for node in range(place.count)] if place.index == 0 else []
-    while not all(file.exists() for file in files) and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline:
         time.sleep(0.1)
-    found = dict(here)
-    for file in files:
-        if file.exists() and (text := file.read_text()):
-            found |= {int(rank): code for rank, code in json.loads(text).items()}
-    return found
+        for node in list(left):
+            with suppress(OSError, json.JSONDecodeError):  # not there, or not whole yet
+                said = json.loads((folder.path / "exits" / f"{node}.json").read_text())
+                exit_codes.update({int(rank): code for rank, code in said.items()})
+                left.remove(node)
+    hosts = place.environment.get("hosts", [])
+    return [f"node {node}" + (f" ({hosts[node]})" if node < len(hosts) else "") for node in sorted(left)]

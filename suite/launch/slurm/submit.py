@@ -151,7 +151,7 @@ def _executor(member: Member, name: str, folder: Path) -> submitit.AutoExecutor:
         slurm_array_parallelism=slurm.max_running,
         slurm_signal_delay_s=member.warning_seconds,
         slurm_setup=[*scratch, *slurm.setup],
-        slurm_additional_parameters={"requeue": True, **slurm.extra},
+        slurm_additional_parameters={"requeue" if slurm.retries else "no-requeue": True, **slurm.extra},
         # Old versions of srun do not take the number of processors from the job.
         slurm_srun_args=[
             "--kill-on-bad-exit=1",
