@@ -30,6 +30,7 @@ TINY = """\
 model: {layers: 2, hidden_size: 16, heads: 2, vocab_size: 64, seq_length: 8}
 training: {global_batch: 4}
 """
+BRIEF = "measure: {warmup: 1, iterations: 3}\n"
 LONG = 100_000  # iterations: until somebody ends it
 
 
@@ -103,12 +104,12 @@ class Launch:
 @pytest.fixture(scope="module")
 def shapes(folder):
     """Three points of 1, 2 and 4 ranks, run here and in SLURM: the records of both, and SLURM's own account."""
-    sweep = "measure: {warmup: 1, iterations: 3}\nsweep:\n  cases: [{}, {parallel.pipeline: 2}, {parallel: {pipeline: 2, data: 2}}]\n"
-    experiment(folder, "shapes", sweep)
+    cases = "[{}, {parallel.pipeline: 2}, {parallel: {pipeline: 2, data: 2}}]"
+    experiment(folder, "shapes", f"{BRIEF}sweep: {{cases: {cases}}}\n")
     answer = on_slurm(folder, "shapes", "--cluster", "nodes", "--wait")
     assert answer.code == 0, answer
-    jobs = {re.search(r"NumNodes=(\d+)", text)[1] + re.search(r"NumCPUs=(\d+)", text)[1]: text for text in
-            (ask("scontrol", "show", "job", one) for one in re.findall(r"submitted job (\d+)", answer.out))}  # fmt: skip
+    texts = [ask("scontrol", "show", "job", one) for one in re.findall(r"submitted job (\d+)", answer.out)]
+    jobs = {re.search(r"NumNodes=(\d+) NumCPUs=(\d+)", text).groups(): text for text in texts}
     local = run("run", "shapes.yaml", "parallel.pipeline=1", "parallel.data=1", cwd=folder)
     assert local.code == 0, local
     return answer, records(folder, "shapes"), jobs
@@ -117,9 +118,10 @@ def shapes(folder):
 def test_points_of_each_shape_get_their_nodes_with_one_task_each(shapes):
     answer, _, jobs = shapes
     assert answer.out.count("submitted job") == 3
-    for shape, nodes, cpus in (("11", 1, 1), ("12", 1, 2), ("24", 2, 2)):
-        assert f"NumNodes={nodes} NumCPUs={nodes * cpus} NumTasks={nodes} CPUs/Task={cpus}" in jobs[shape]
-        assert "Requeue=1" in jobs[shape]
+    for nodes, cpus in ((1, 1), (1, 2), (2, 2)):
+        said = jobs[str(nodes), str(nodes * cpus)]
+        assert f"NumNodes={nodes} NumCPUs={nodes * cpus} NumTasks={nodes} CPUs/Task={cpus}" in said
+        assert "Requeue=1" in said
 
 
 def test_the_losses_are_those_of_a_local_run(shapes):
@@ -148,7 +150,8 @@ def test_gpus_are_asked_for_and_a_waiting_job_is_seen_and_cancelled_from_elsewhe
     experiment(folder, "held", "parallel: {pipeline: 2, data: 2}\ncluster: held\n")
     assert on_slurm(folder, "held").code == 0
     assert set(states(folder, "held").values()) == {"queued"}
-    job = ask("squeue", "-h", "-o", "%A", "-n", next(one.name for one in _names(folder, "held"))).strip()
+    (submission,) = (folder / "results" / "runs" / "held").rglob("submission.json")
+    job = json.loads(submission.read_text())["job_id"]
     said = ask("scontrol", "show", "job", job)
     assert "TresPerNode=gres:gpu:2" in said
     assert "CPUs/Task=2" in said
@@ -158,21 +161,12 @@ def test_gpus_are_asked_for_and_a_waiting_job_is_seen_and_cancelled_from_elsewhe
     assert "CANCELLED" in ask("scontrol", "show", "job", job)
 
 
-def _names(folder: Path, name: str) -> list[Path]:
-    return [
-        Path(json.loads(file.read_text())["name"]) for file in (folder / "results/runs" / name).rglob("submission.json")
-    ]
-
-
 # What survives
 
 
 def test_killing_the_front_loses_nothing_and_runs_nothing_twice(folder):
-    experiment(
-        folder,
-        "killed",
-        "measure: {warmup: 1, iterations: 3}\ncluster: one-at-a-time\nsweep: {grid: {training.seed: [1, 2, 3, 4]}}\n",
-    )
+    sweep = "cluster: one-at-a-time\nsweep: {grid: {training.seed: [1, 2, 3, 4]}}\n"
+    experiment(folder, "killed", f"{BRIEF}{sweep}")
     front = start("run", "killed.yaml", "--on", "slurm", "--wait", cwd=folder)
     wait(lambda: records(folder, "killed"), "first record")
     front.send_signal(signal.SIGKILL)
@@ -208,7 +202,7 @@ sweep:
     - {{cluster: nodes, measure.iterations: 300, training.seed: 1}}
     - {{cluster: no-retries, measure.iterations: {LONG}}}
     - {{cluster: one-at-a-time, measure.iterations: {LONG}}}
-    - {{cluster: little-memory}}
+    - {{cluster: little-memory, model.hidden_size: 8192}}
 """
     experiment(folder, "troubled", sweep)
     front = start("run", "troubled.yaml", "--on", "slurm", "--wait", cwd=folder)
@@ -270,9 +264,8 @@ def test_a_time_limit_gets_twice_the_time(folder, limited):
 
 
 def test_a_node_that_dies_is_named_and_another_shell_follows_the_logs(folder):
-    experiment(
-        folder, "dying", f"parallel: {{pipeline: 2, data: 2}}\nmeasure: {{iterations: {LONG}}}\ncluster: no-retries\n"
-    )
+    rest = f"parallel: {{pipeline: 2, data: 2}}\nmeasure: {{iterations: {LONG}}}\ncluster: no-retries\n"
+    experiment(folder, "dying", rest)
     assert on_slurm(folder, "dying").code == 0
     launch = Launch(folder, "dying", "no-retries")
     logs = start("logs", "dying.yaml", "-f", cwd=folder)
@@ -286,9 +279,8 @@ def test_a_node_that_dies_is_named_and_another_shell_follows_the_logs(folder):
         out, _ = logs.communicate(timeout=30)
     finally:
         logs.kill()
-        subprocess.run(
-            ["slurmd", "-N", victim], check=True, env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
-        )
+        path = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
+        subprocess.run(["slurmd", "-N", victim], check=True, env={**os.environ, "PATH": path})
     assert found[0].status == "failed"
     assert victim in found[0].reason or "NODE_FAIL" in found[0].reason
     assert "progress | iteration 1:" in out
@@ -348,7 +340,6 @@ def test_what_slurm_refuses_is_one_message_and_nothing_is_left(folder, tmp_path,
     out, err = front.communicate(timeout=60)
     assert front.returncode == 2, out + err
     assert len(err.strip().splitlines()) == 1, err
-    assert {"partition": "slurm.partition=nowhere", "sbatch": "sbatch is not on this host", "munge": "munged"}[
-        why
-    ] in err
+    said = {"partition": "slurm.partition=nowhere", "sbatch": "sbatch is not on this host", "munge": "munged"}
+    assert said[why] in err
     assert not list((folder / "results" / "runs" / f"refused-{why}").rglob("job.json"))
