@@ -369,11 +369,13 @@ def list_() -> None:
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine can run, and what is missing."""
+def doctor(cluster: ClusterName = None) -> None:
+    """Say what this machine can run, and what is missing; of a cluster, whether it is as its profile says."""
     from suite.console import doctor_table, out
+    from suite.experiment.catalogue import load_cluster
     from suite.launch.doctor import examine
+    from suite.launch.slurm.examine import examine_cluster
 
-    findings = examine()
+    findings = examine() if cluster is None else list(examine_cluster(load_cluster(cluster)))
     out.print(doctor_table(findings))
     raise typer.Exit(SOME_FAILED if any(finding.ok is False for finding in findings) else DONE)
