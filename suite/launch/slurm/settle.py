@@ -53,6 +53,7 @@ class Jobs:
         if folder.finished:
             return None
         state = self.state(folder)
+        note = Submission.of(folder) or note  # the question may have found its id
         if self.silent is not None:
             return f"{note}, of which nothing can be learned here: {self.silent}"
         recent = state is None and note.job_id is None and note.age < FOUND_SECONDS
