@@ -3,13 +3,13 @@
 import argparse
 import os
 import pwd
+import random
 import shutil
 import socket
 import string
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +95,9 @@ def need_packages(database: bool) -> None:
 
 def claim(root: Path) -> None:
     """Makes the folder, or takes over that of an earlier cluster. Raises UsageError where it is something else."""
-    longest = root / "run/munge.socket.lock"
-    if len(str(longest)) > 107:
-        raise UsageError(
-            f"the folder {root} has too long a name for the sockets inside; one of up to {107 - 22} characters works"
-        )
+    room = 107 - len("/spool/127.0.0.11/127.0.0.11_5000000.4294967291")  # the longest name of a socket inside
+    if len(str(root)) > room:
+        raise UsageError(f"the folder {root} has too long a name for sockets in it; up to {room} characters work")
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()) and not (root / "slurm.conf").exists():
         raise UsageError(f"the folder {root} holds something else; --root or SUITE_DEV_CLUSTER names another")
@@ -117,7 +115,7 @@ def configure(root: Path, shape: Shape) -> None:
         "host": socket.gethostname().partition(".")[0],
         "user": pwd.getpwuid(os.geteuid()).pw_name,
         "port": shape.port,
-        "first_job": 1000 + int(time.time()) // 10 % 1_000_000,
+        "first_job": 1000 * random.randrange(1, 5000),
         "preemption_signal": f"{signal_option}send_user_signal",
         "accounting": "",
         "nodes": names,
@@ -153,14 +151,14 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
 def start_daemons(root: Path, shape: Shape) -> None:
     """Starts everything and waits for the nodes. Raises StartError."""
     munge = [f"--{kind}-file={root}/{file}" for kind, file in MUNGE_FILES.items()]
-    launch(root, "munged", f"--socket={root}/run/munge.socket", *munge)
+    # Forced, as the folder may be inside a private one; then the jobs are its owner's.
+    launch(root, "munged", "--force", f"--socket={root}/run/munge.socket", *munge)
     if shape.database:
         start_database(root)
     launch(root, "slurmctld", "-i")
     for node in range(shape.nodes):
         launch(root, "slurmd", "-N", f"127.0.0.{11 + node}")
-    if not wait_until(lambda: idle(root) == shape.nodes, 60):
-        raise StartError(f"{idle(root)} of {shape.nodes} nodes are idle after a minute; {tail(root, 'slurmctld')}")
+    wait_for(root, "slurmctld", lambda: idle(root) == shape.nodes)
 
 
 def start_database(root: Path) -> None:
@@ -173,17 +171,18 @@ def start_database(root: Path) -> None:
         f"--pid-file={root}/run/mariadbd.pid",
         f"--log-error={root}/log/mariadbd.log",
     )
+    # Not left to slurmdbd, whose second connection breaks with some of the client's libraries (11.8.9).
+    write(root / "database.sql", "create database slurm_acct_db;\n")
     with open(root / "log/start.log", "a") as log:
         mariadb = subprocess.Popen(
-            ["mariadbd", "--no-defaults", user, where, *files, *SMALL_DATABASE],
+            ["mariadbd", "--no-defaults", user, where, f"--init-file={root}/database.sql", *files, *SMALL_DATABASE],
             env=environment(root), cwd=root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     socket_file = root / "run/mysql.socket"
     if not wait_until(lambda: socket_file.exists() or mariadb.poll() is not None, 60) or mariadb.poll() is not None:
         raise StartError(f"mariadbd did not start; {tail(root, 'mariadbd')}")
     launch(root, "slurmdbd")
-    if not wait_until(lambda: ask(root, "sacctmgr", "-n", "list", "cluster") is not None, 60):
-        raise StartError(f"slurmdbd does not answer; {tail(root, 'slurmdbd')}")
+    wait_for(root, "slurmdbd", lambda: ask(root, "sacctmgr", "-n", "list", "cluster") is not None)
 
 
 def launch(root: Path, *command: str) -> None:
@@ -196,6 +195,18 @@ def launch(root: Path, *command: str) -> None:
         )
     if done.returncode:
         raise StartError(f"{command[0]} did not start; {tail(root, 'start')}")
+
+
+def wait_for(root: Path, daemon: str, ready: Callable[[], bool]) -> None:
+    """Waits until it is ready. Raises StartError once the daemon gave up, or after a minute."""
+    log = root / "log" / f"{daemon}.log"
+
+    def gave_up() -> bool:
+        return log.exists() and "fatal: " in log.read_text(errors="replace")
+
+    wait_until(lambda: ready() or gave_up(), 60)
+    if not ready():
+        raise StartError(f"{daemon} {'gave up' if gave_up() else 'is not ready after a minute'}; {tail(root, daemon)}")
 
 
 def tail(root: Path, log: str) -> str:
@@ -256,7 +267,7 @@ def taken(port: int, nodes: int) -> list[int]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", one))
+                probe.bind(("", one))
             except OSError:
                 found.append(one)
     return found

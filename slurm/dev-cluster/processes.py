@@ -28,13 +28,16 @@ def daemons(root: Path, name: str) -> list[int]:
 
 def end(pids: Iterable[int], seconds: float = 5.0) -> None:
     """Terminates the processes, and kills what is still there after so many seconds."""
-    names = {pid: _name(pid) for pid in pids}
+    names = {pid: name for pid in pids if (name := _name(pid))}
+
+    def left() -> list[int]:
+        return [pid for pid, name in names.items() if _name(pid) == name]
+
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        for pid, name in names.items():
-            if name is not None and _name(pid) == name:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sign)
-        if wait_until(lambda: not any(name and _name(pid) == name for pid, name in names.items()), seconds):
+        for pid in left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        if wait_until(lambda: not left(), seconds):
             return
 
 
