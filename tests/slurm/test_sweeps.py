@@ -146,9 +146,12 @@ def test_nothing_is_submitted_again(shapes, folder):
     assert (again.code, "0 launches to run, 3 points present" in again.out) == (0, True)
 
 
-def test_gpus_are_asked_for_and_a_waiting_job_is_seen_and_cancelled_from_elsewhere(folder):
+def test_gpus_are_asked_for_from_inside_another_job_and_the_waiting_one_is_cancelled_from_elsewhere(folder):
     experiment(folder, "held", "parallel: {pipeline: 2, data: 2}\ncluster: held\n")
-    assert on_slurm(folder, "held").code == 0
+    inside = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "7", "SLURM_CPUS_PER_TASK": "9", "SBATCH_PARTITION": "nowhere"}
+    front = start("run", "held.yaml", "--on", "slurm", cwd=folder, **inside)
+    out, err = front.communicate(timeout=60)
+    assert front.returncode == 0, out + err
     assert set(states(folder, "held").values()) == {"queued"}
     (submission,) = (folder / "results" / "runs" / "held").rglob("submission.json")
     job = json.loads(submission.read_text())["job_id"]
@@ -159,6 +162,21 @@ def test_gpus_are_asked_for_and_a_waiting_job_is_seen_and_cancelled_from_elsewhe
     assert (cancelled.code, "cancelled" in cancelled.out) == (0, True)
     assert set(states(folder, "held").values()) == {"cancelled"}
     assert "CANCELLED" in ask("scontrol", "show", "job", job)
+
+
+def test_two_sweeps_at_once_submit_every_point_once(folder):
+    experiment(folder, "twice", "cluster: held\nsweep: {grid: {training.seed: [1, 2, 3, 4]}}\n")
+    fronts = [start("run", "twice.yaml", "--on", "slurm", cwd=folder) for _ in range(2)]
+    said = [front.communicate(timeout=90) for front in fronts]
+    try:
+        assert [front.returncode for front in fronts] == [0, 0], said
+        notes = list((folder / "results" / "runs" / "twice").rglob("submission.json"))
+        points = [note.parents[2].name for note in notes]
+        assert len(points) == len(set(points)) == 4
+        again = on_slurm(folder, "twice")
+        assert "0 launches submitted, 4 in flight before" in again.out
+    finally:
+        run("cancel", "twice.yaml", cwd=folder)
 
 
 # What survives
@@ -202,9 +220,12 @@ sweep:
     - {{cluster: nodes, measure.iterations: 300, training.seed: 1}}
     - {{cluster: no-retries, measure.iterations: {LONG}}}
     - {{cluster: one-at-a-time, measure.iterations: {LONG}}}
-    - {{cluster: little-memory, model.hidden_size: 8192}}
 """
     experiment(folder, "troubled", sweep)
+    cases = "[{model.hidden_size: 8192}, {training.seed: 2}]"
+    experiment(folder, "together", f"{BRIEF}cluster: little-memory\nsweep: {{cases: {cases}}}\n")
+    answer = on_slurm(folder, "together", "--together")
+    assert "1 job of 1 node of 1 rank, 30 min, 2 launch(es)" in answer.out
     front = start("run", "troubled.yaml", "--on", "slurm", "--wait", cwd=folder)
     try:
         first = Launch(folder, "troubled", "nodes")
@@ -220,8 +241,8 @@ sweep:
 def test_the_sweep_says_that_some_failed(troubled):
     code, said, found, _ = troubled
     assert code == 1, said
-    assert len(found) == 4
-    assert "3 of 4 launches failed" in said
+    assert len(found) == 3
+    assert "2 of 3 launches failed" in said
 
 
 def test_a_requeued_job_starts_again_and_is_ok(troubled):
@@ -245,9 +266,12 @@ def test_scancel_is_cancelled(troubled):
     assert "SLURM says CANCELLED" in record.reason
 
 
-def test_a_rank_without_memory_is_oom(troubled):
-    record = troubled[2]["little-memory"]
-    assert record.status == "oom", record.reason
+def test_in_one_job_a_rank_without_memory_is_oom_and_the_next_point_is_measured(troubled, folder):
+    wait(lambda: len(records(folder, "together")) == 2, "two records")
+    found = {one.point["model"]["hidden_size"]: one for one in records(folder, "together")}
+    assert found[8192].status == "oom", found[8192].reason
+    assert found[16].status == "ok", found[16].reason
+    assert found[16].environment["job_id"] == found[8192].environment["job_id"]
 
 
 def test_a_time_limit_gets_twice_the_time(folder, limited):
