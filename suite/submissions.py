@@ -8,7 +8,8 @@ from suite.ending import INTERRUPTED, command_line, print_json, refuse
 from suite.experiment.catalogue import load_cluster
 from suite.experiment.point import Point
 from suite.launch.job import Job
-from suite.launch.slurm.submit import RefusedError, Submitted
+from suite.launch.slurm.shape import Shape, shape_of
+from suite.launch.slurm.submit import Member, RefusedError, Submitted, script_of
 from suite.launch.slurm.sweep import SlurmSweep
 from suite.launch.todo import Todo
 from suite.records.schema import Record
@@ -37,6 +38,21 @@ def submit_missing(chosen: Chosen, how: How, work: Todo) -> list[tuple[Job, Reco
         for command, purpose in (("status", "shows how far they are"), ("logs", "what they print")):
             out.print(f"{_command(command, chosen)} {purpose}", soft_wrap=True)
     return None
+
+
+def print_scripts(chosen: Chosen, work: Todo) -> None:
+    """Print what each shape would ask SLURM for; nothing is claimed, and SLURM is not asked."""
+    shapes: dict[tuple[str, Shape], list[Point]] = {}
+    for point, count in work.missing:
+        cluster = load_cluster(point.cluster)
+        assert cluster.slurm is not None
+        shapes.setdefault((point.cluster, shape_of([point], cluster, cluster.slurm, None)), []).extend([point] * count)
+    for (name, shape), points in sorted(shapes.items()):
+        slurm = load_cluster(name).slurm
+        assert slurm is not None
+        out.print(f"cluster {name}: {len(points)} launch(es), each on {shape}", markup=False)
+        script = script_of(Member((), name, slurm, shape), chosen.folders[0] / chosen.experiment.name / ".slurm")
+        out.print("\n".join(f"  {line}" for line in script.splitlines() if line.startswith("#SBATCH")), markup=False)
 
 
 def _command(command: str, chosen: Chosen) -> str:

@@ -61,6 +61,10 @@ def run_sweep(chosen: Chosen, how: How) -> int:
             out.print(f"nothing is missing; {report} shows what is there")
     if how.dry_run:
         _print_missing(work, how.as_json)
+        if chosen.on is Backend.SLURM and not how.as_json:
+            from suite.submissions import print_scripts
+
+            print_scripts(chosen, work)
         return DONE
     if chosen.on is Backend.SLURM:
         from suite.submissions import submit_missing
