@@ -25,7 +25,7 @@ def hasty(monkeypatch):
 
 
 def test_of_many_at_once_at_most_one_gets_the_point(tmp_path):
-    for round_ in range(20):
+    for round_ in range(8):
         store = tmp_path / str(round_)
         begin = threading.Barrier(6)
         taken: list[Job | str] = []
