@@ -228,8 +228,8 @@ def idle(root: Path) -> int:
 
 
 def running(root: Path) -> bool:
-    """Whether a cluster of this folder answers."""
-    return bool(daemons(root, "slurmctld")) and ask(root, "sinfo", "-h") is not None
+    """Whether a cluster of this folder is there, be it too busy to answer."""
+    return bool(daemons(root, "slurmctld"))
 
 
 def stop(root: Path) -> bool:
@@ -326,8 +326,8 @@ def main() -> int:
         print(f"stopped the cluster in {root}" if stop(root) else f"no cluster runs in {root}", file=sys.stderr)
         return 0
     if given.command == "status":
-        if not running(root):
-            print(f"no cluster runs in {root}; slurm/dev-cluster/start starts one", file=sys.stderr)
+        if not running(root) or ask(root, "sinfo") is None:
+            print(f"no cluster answers in {root}; slurm/dev-cluster/start starts one", file=sys.stderr)
             return 1
         status(root)
         return 0

@@ -84,7 +84,7 @@ def test_stop_leaves_no_process(second):
     assert names_of_processes_in(root) == set()
     status = subprocess.run([COMMANDS / "status", f"--root={root}"], capture_output=True, text=True)
     assert (status.returncode, status.stdout) == (1, "")
-    assert status.stderr.startswith(f"no cluster runs in {root};")
+    assert status.stderr.startswith(f"no cluster answers in {root};")
 
 
 def test_the_nodes_of_the_running_cluster_are_up():

@@ -73,7 +73,7 @@ def submit(members: Sequence[Member]) -> Iterator[Submitted]:
 
 def check(member: Member) -> None:
     """Ask SLURM whether it would take such a job, without submitting it. Raises RefusedError."""
-    with tempfile.TemporaryDirectory() as folder, _refusals(member):
+    with tempfile.TemporaryDirectory() as folder, _refusals(member), _outside():
         script = Path(folder) / "script.sh"
         script.write_text(script_of(member, Path(folder)))
         run_tool(["sbatch", "--test-only", str(script)])
@@ -193,7 +193,8 @@ def _sentence(text: str, member: Member) -> str:
     if "contact slurm controller" in lower:
         return f"{where}: SLURM's controller does not answer ({said}); try again when `scontrol ping` says it is up"
     if "partition" in lower:
-        return f"{where}: slurm.partition={member.slurm.partition}: {said}; partitions there: {_partitions()}"
+        given = f"slurm.partition={member.slurm.partition}" if member.slurm.partition else "no slurm.partition is given"
+        return f"{where}: {given}: {said}; partitions there: {_partitions()}"
     return f"{where}: sbatch refused a job of {member.shape}: {said}"
 
 
