@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.ending import refuse
 from suite.experiment.catalogue import default_scale, load_experiment
 from suite.experiment.expansion import Expansion, Planned, expand
-from suite.experiment.recorded import own
 from suite.experiment.spec import Experiment
 from suite.launch.backend import Backend
-from suite.launch.slurm.settle import Jobs
-from suite.launch.status import launches_of
-from suite.records.store import Problem, StoredRecord, read_stores
+
+if TYPE_CHECKING:  # a plan needs no records
+    from suite.launch.slurm.settle import Jobs
+    from suite.records.store import Problem, StoredRecord
 
 RUNS = Path("results/runs")
 
@@ -53,14 +54,20 @@ class Chosen:
         """Where the points' folders are."""
         return [folder / self.experiment.name / self.at / self.on.source for folder in self.folders]
 
-    def records(self) -> tuple[list[StoredRecord], list[Problem]]:
+    def records(self) -> "tuple[list[StoredRecord], list[Problem]]":
         """The records of the sweep's points, and the files that are none."""
+        from suite.experiment.recorded import own
+        from suite.records.store import read_stores
+
         stored, problems = read_stores(self.folders, self.experiment.name, self.at, self.on.source)
         records, edited = own(stored)
         return records, sorted([*problems, *edited])
 
-    def settled(self, points: Sequence[Planned]) -> Jobs:
+    def settled(self, points: Sequence[Planned]) -> "Jobs":
         """What SLURM says of these points' launches; of those that ended without a record, it is made."""
+        from suite.launch.slurm.settle import Jobs
+        from suite.launch.status import launches_of
+
         jobs, launches = Jobs(), launches_of(points, self.source_folders)
         jobs.ask(launches)
         jobs.settle(launches)
