@@ -67,7 +67,7 @@ def _job(folder: Path) -> LocalJob:
 
 def test_the_front_ends_a_launch_only_when_every_note_is_too_old(tmp_path, later):
     job = _job(tmp_path / "job")
-    Board.create(job.folder.board(), 2)
+    Board.create(job.folder.board(), range(2))
     later(5 + FRONT_LATER - 2)
     assert job.stalled() is None, "the ranks' own watchdogs come first"
     later(5 + FRONT_LATER + 2)
@@ -80,7 +80,7 @@ def test_the_front_ends_a_launch_only_when_every_note_is_too_old(tmp_path, later
 
 def test_one_rank_that_gets_further_is_enough(tmp_path, later, monkeypatch):
     job = _job(tmp_path / "job")
-    Board.create(job.folder.board(), 2)
+    Board.create(job.folder.board(), range(2))
     later(100)
     monkeypatch.setattr("suite.launch.watchdog.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 90))
     Board(job.folder.board(), 1).note_phase("updating the weights")

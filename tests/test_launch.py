@@ -14,7 +14,6 @@ import pytest
 from command import call, run, start
 
 from suite.experiment.point import Point
-from suite.launch.failure import cause
 from suite.launch.job import JobFolder
 from suite.launch.processes import alive
 from suite.measure.flops import FLOPS_VERSION
@@ -481,88 +480,3 @@ def test_whichever_process_is_killed_those_below_it_end_too(tmp_path, monkeypatc
     assert len(answer.json["missing"]) == 3
     states = [one["state"] for one in call("status", "endless.yaml", "--json").json["points"]]
     assert states == ["failed", "failed", "missing"]
-
-
-# The cause among the errors of several ranks
-
-
-@pytest.fixture
-def job_folder(tmp_path):
-    folder = JobFolder(tmp_path / "job")
-    assert folder.claim({})
-    assert not folder.claim({}), "a folder belongs to one launch"
-    return folder
-
-
-def _error(moment: float, kind: str, message: str, vanished=()) -> dict:
-    text = f"Traceback (most recent call last):\n  ...\n{kind}: {message}\n"
-    return {"time": moment, "kind": kind, "message": message, "traceback": text, "vanished": list(vanished)}
-
-
-LOST = "Connection closed by peer [127.0.0.1]:4711"
-
-
-def test_the_cause_is_the_first_error_not_the_loudest(job_folder):
-    job_folder.report_error(0, _error(11.0, "RuntimeError", LOST))
-    job_folder.report_error(2, _error(10.0, "ValueError", "bad token"))
-    job_folder.report_error(1, _error(10.5, "RuntimeError", LOST))
-    status, reason = cause(job_folder, {0: 1})
-    assert status == "failed"
-    assert reason.startswith("rank 2: ValueError: bad token\n\nTraceback")
-    assert LOST not in reason
-
-
-def test_a_killed_rank_is_the_cause_where_only_its_victims_left_errors(job_folder):
-    job_folder.report_error(0, _error(10.0, "RuntimeError", LOST, vanished=[3]))
-    job_folder.report_error(1, _error(10.1, "RuntimeError", LOST))
-    status, reason = cause(job_folder, {0: 1})
-    assert status == "failed"
-    assert reason.startswith("rank 3 was killed;")
-    assert "rank 0 noticed it" in reason
-
-
-def test_the_signal_is_named_where_the_supervisor_saw_it(job_folder):
-    assert cause(job_folder, {1: -signal.SIGKILL})[1].startswith("rank 1 was killed by SIGKILL;")
-    assert cause(job_folder, {1: -signal.SIGSEGV})[1].startswith("rank 1 was killed by SIGSEGV;")
-
-
-def test_a_rank_that_left_its_error_before_a_signal_ended_it_is_not_called_killed(job_folder):
-    job_folder.report_error(1, _error(10.0, "ValueError", "bad token"))
-    assert cause(job_folder, {1: -signal.SIGTERM})[1].startswith("rank 1: ValueError: bad token")
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
-        ("MemoryError", ""),
-        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
-    ],
-)
-def test_out_of_memory_is_oom(job_folder, kind, message):
-    job_folder.report_error(0, _error(10.0, kind, message))
-    job_folder.report_error(1, _error(10.2, "RuntimeError", LOST))
-    status, reason = cause(job_folder, {1: 1})
-    assert status == "oom"
-    assert reason.startswith(f"rank 0: {kind}: {message}")
-
-
-def test_a_torn_error_file_is_passed_over(job_folder):
-    job_folder.report_error(1, _error(10.0, "ValueError", "bad token"))
-    (job_folder.path / "errors" / "0.json").write_text('{"rank": 0, "time": 9.0, "ki')
-    assert cause(job_folder, {0: 1})[1].startswith("rank 1: ValueError: bad token")
-
-
-def test_no_error_at_all_says_what_is_known(job_folder):
-    status, reason = cause(job_folder, {0: 1, 1: 3})
-    assert status == "failed"
-    assert "rank 0 exit code 1, rank 1 exit code 3" in reason
-    assert "no exit code known" in cause(job_folder, {})[1]
-
-
-def test_progress_is_read_on_and_a_line_still_being_written_is_left(job_folder):
-    assert job_folder.progress(0) == []
-    job_folder.progress_file.write_text('{"iteration": 0}\n{"iteration": 1}\n{"itera')
-    assert job_folder.progress(0) == [{"iteration": 0}, {"iteration": 1}]
-    assert job_folder.progress(1) == [{"iteration": 1}]
-    assert job_folder.progress(2) == []

@@ -61,7 +61,7 @@ def _wait_for(find, seconds=120):
 def test_the_account_names_what_each_rank_is_at_the_longest_first(tmp_path):
     at = point((1, 2, 1))
     lowered = prove(generate(at.schedule, 2, at.microbatches)).lowered
-    Board.create(tmp_path / "board", 2)
+    Board.create(tmp_path / "board", range(2))
     boards = [Board(tmp_path / "board", rank) for rank in range(2)]
     ops = lowered.ops
     computing = next(i for i, op in enumerate(ops[1]) if op.action and str(op.action) == "BW 1.0")

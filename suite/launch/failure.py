@@ -3,16 +3,18 @@
 import signal
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from suite.launch.job import JobFolder
+from suite.launch.other_nodes import Exits
 from suite.launch.processes import alive
 from suite.records.schema import Status
 
 _PATIENCE = 0.5  # seconds in which a killed process is seen to be gone
+STALLED = "Stalled"  # the kind of the watchdog's error
 _MEMORY_KINDS = ("OutOfMemoryError", "MemoryError")
 _MEMORY_MESSAGE = "can't allocate memory"  # of torch's allocator on a CPU, which raises a plain RuntimeError
 
@@ -45,27 +47,38 @@ def _vanished(folder: JobFolder, own: int, here: Collection[int]) -> list[int]:
     ]
 
 
-def cause(folder: JobFolder, exit_codes: dict[int, int]) -> tuple[Status, str]:
-    """The status and the reason of a failed point.
+def cause(folder: JobFolder, exits: Mapping[int, Exits], nodes: Sequence[str]) -> tuple[Status, str]:
+    """The status and the reason of a failed launch.
 
-    `exit_codes` are what the supervisor saw, by rank; negative for a signal. The earliest error counts, unless its
+    `exits` are what the supervisors saw, by node; `nodes` the names of all nodes. The earliest error counts, unless its
     rank only noticed that another had vanished.
     """
+    status, reason = _cause(folder, exits)
+    if silent := [name for node, name in enumerate(nodes) if node not in exits]:
+        reason = f"{', '.join(silent)} went away, with the task that watches the ranks there\n\n{reason}"
+    return status, reason
+
+
+def _cause(folder: JobFolder, exits: Mapping[int, Exits]) -> tuple[Status, str]:
     errors = folder.errors()
-    killed = [rank for rank, code in exit_codes.items() if code < 0 and rank not in {e["rank"] for e in errors}]
+    codes = {rank: code for one in exits.values() for rank, code in one.codes.items()}
+    killed = [rank for rank, code in codes.items() if code < 0 and rank not in {e["rank"] for e in errors}]
     vanished = killed or [rank for error in errors[:1] for rank in error["vanished"]]
     if vanished:
-        reason = _killed(vanished[0], exit_codes.get(vanished[0]), errors)
-        if (limit := _out_of_memory()) is not None:
+        reason = _killed(vanished[0], codes.get(vanished[0]), errors)
+        if limit := next((one.memory for one in exits.values() if one.memory), None):
             return "oom", f"{limit}; {reason}"
         return "failed", reason
     if errors:
         first = errors[0]
         oom = first["kind"] in _MEMORY_KINDS or _MEMORY_MESSAGE in first["message"]
         status: Status = "oom" if oom else "failed"
-        return status, f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback']}"
-    codes = ", ".join(f"rank {rank} exit code {code}" for rank, code in sorted(exit_codes.items()))
-    return "failed", f"a rank ended without leaving an error: {codes or 'no exit code known'}"
+        reason = f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback']}"
+        if first["kind"] == STALLED and len(exits) > 1:  # the rank saw its own node's only
+            reason += "and of every node, when it ended its ranks:\n" + "\n".join(one.account for one in exits.values())
+        return status, reason
+    shown = ", ".join(f"rank {rank} exit code {code}" for rank, code in sorted(codes.items()))
+    return "failed", f"a rank ended without leaving an error: {shown or 'no exit code known'}"
 
 
 def _killed(rank: int, code: int | None, errors: list[dict[str, Any]]) -> str:
@@ -76,21 +89,25 @@ def _killed(rank: int, code: int | None, errors: list[dict[str, Any]]) -> str:
     return reason
 
 
-def _out_of_memory() -> str | None:
-    """Whether the kernel ended a process of this job's control group because its memory was used up, in words."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        root = Path("/sys/fs/cgroup", *([] if not controllers else ["memory"]))
-        if controllers not in ("", "memory"):
-            continue
-        folder = root / group.lstrip("/")
-        for file in (folder / "memory.events", folder / "memory.oom_control"):
-            with suppress(OSError):
-                counts = dict(one.rsplit(" ", 1) for one in file.read_text().splitlines())
-                if int(counts.get("oom_kill", 0)):
-                    return f"the job's control group was out of memory ({file}: oom_kill {counts['oom_kill']})"
+def memory_kills() -> dict[Path, int]:
+    """How many processes of this control group the kernel has ended for want of memory, by the file that says it."""
+    found = {}
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            folder = Path("/sys/fs/cgroup", controllers) / group.lstrip("/")
+            for file in (folder / "memory.events", folder / "memory.oom_control"):
+                with suppress(OSError):
+                    counts = dict(one.rsplit(" ", 1) for one in file.read_text().splitlines())
+                    found[file] = int(counts.get("oom_kill", 0))
+    return found
+
+
+def out_of_memory_since(before: Mapping[Path, int]) -> str | None:
+    """Whether the kernel has ended a process of the control group for want of memory since then, in words."""
+    for file, count in memory_kills().items():
+        if (more := count - before.get(file, 0)) > 0:
+            return f"the job's control group was out of memory ({file}: oom_kill {more} more)"
     return None

@@ -1,19 +1,19 @@
 """What runs on each node: one submitit task that starts the node's ranks and watches them; the first node's makes the
 record."""
 
-import json
 import logging
 import os
 import signal
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite.launch.failure import cause
+from suite.launch.failure import cause, memory_kills, out_of_memory_since
 from suite.launch.job import Job, JobFolder, now
+from suite.launch.other_nodes import Exits, OtherNodes
+from suite.launch.watchdog import Board, account
 from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment
 from suite.pipeline.generators import generate
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
 
 SHUTDOWN_SECONDS = 3  # ranks take signals as plain processes do; what is left after this is killed
-EXIT_SECONDS = 10.0  # in which the other nodes of a failed launch say how their ranks ended
 
 
 class Interrupted(BaseException):
@@ -75,6 +74,8 @@ def node_record(job: Job, place: NodePlace) -> Record:
         return _launch(job, place, lowered, started, environment)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+        if not job.folder.exists():
+            reason = f"the launch's folder was deleted while it ran: {job.folder}\n\n{reason}"
         return job.record("failed", reason, started, environment=environment)
 
 
@@ -89,7 +90,6 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
     from torch.distributed.launcher.api import elastic_launch
 
     from suite.launch.rank import run_rank
-    from suite.launch.watchdog import Board
 
     # Seconds to import, once here instead of in every rank.
     if job.point.checkpoint.every or job.point.checkpoint.load:
@@ -97,18 +97,23 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
     if job.point.parallel.sharding == "zero3":
         import suite.parallel.fully_sharded  # noqa: F401
     folder = JobFolder(job.folder)
-    here = job.point.parallel.ranks // place.count
-    Board.create(folder.board(place.index), here)
+    count = job.point.parallel.ranks // place.count
+    here = range(place.index * count, (place.index + 1) * count)
+    board = Board.create(folder.board(place.index), here)
+    others = OtherNodes(folder, place.index, place.environment.get("hosts", []), place.count)
+    kills = memory_kills()
     try:
-        results = elastic_launch(_config(job, place, folder, here), run_rank)(job, lowered, os.getpid(), place.index)
+        with others.watched(here):
+            start = elastic_launch(_config(job, place, folder, count), run_rank)
+            results = start(job, lowered, os.getpid(), place.index)
     except SignalException as error:
         raise Interrupted(error.sigval) from error
     except ChildFailedError as error:
-        exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        silent = _gather_exits(folder, place, exit_codes)
-        status, reason = cause(folder, exit_codes)
-        if silent:
-            reason = f"{', '.join(silent)} went away, with the task that watches the ranks there\n\n{reason}"
+        codes = {} if others.ended_ours else {rank: failure.exitcode for rank, failure in error.failures.items()}
+        doing = account(board.read(), lowered, job.point.parallel, time.monotonic())
+        others.tell(own := Exits(codes, out_of_memory_since(kills), doing))
+        heard = others.ask() if place.index == 0 else {}
+        status, reason = cause(folder, {place.index: own, **heard}, others.names)
         return job.record(status, reason, started, environment=environment)
     fields = results.get(0) or {}  # of rank 0, which is the first node's
     fields["environment"] = {**environment, **fields.get("environment", {})}
@@ -137,21 +142,3 @@ def _config(job: Job, place: NodePlace, folder: JobFolder, ranks: int) -> "Launc
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
-
-
-def _gather_exits(folder: JobFolder, place: NodePlace, exit_codes: dict[int, int]) -> list[str]:
-    """Add how the other nodes' ranks ended, as those nodes say; returns the nodes that say nothing in time."""
-    (folder.path / "exits" / f"{place.index}.json").write_text(json.dumps(exit_codes))
-    if place.index != 0:
-        return []
-    left = set(range(1, place.count))
-    deadline = time.monotonic() + EXIT_SECONDS
-    while left and time.monotonic() < deadline:
-        time.sleep(0.1)
-        for node in list(left):
-            with suppress(OSError, json.JSONDecodeError):  # not there, or not whole yet
-                said = json.loads((folder.path / "exits" / f"{node}.json").read_text())
-                exit_codes.update({int(rank): code for rank, code in said.items()})
-                left.remove(node)
-    hosts = place.environment.get("hosts", [])
-    return [f"node {node}" + (f" ({hosts[node]})" if node < len(hosts) else "") for node in sorted(left)]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from suite.launch.emulated import emulate
-from suite.launch.failure import describe
+from suite.launch.failure import STALLED, describe
 from suite.launch.job import Job, JobFolder
 from suite.launch.preflight import preflight, ranks_on_one_host
 from suite.launch.processes import end_with_parent
@@ -169,7 +169,7 @@ def _watch(job: Job, lowered: Lowered, folder: JobFolder, board: Board) -> Board
         text = account(notes, lowered, job.point.parallel, now)
         message = f"got no further within the limit (measure.stall_seconds={limit:g}); the state of every rank:\n{text}"
         folder.report_error(
-            board.rank, {"time": time.time(), "kind": "Stalled", "message": message, "traceback": "", "vanished": []}
+            board.rank, {"time": time.time(), "kind": STALLED, "message": message, "traceback": "", "vanished": []}
         )
         for process in folder.processes(notes).values():
             with contextlib.suppress(ProcessLookupError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from suite.experiment.point import Parallel
 from suite.measure.notes import PHASES
@@ -33,12 +34,13 @@ class Board:
         with file.open("r+b") as opened:
             self.memory = mmap.mmap(opened.fileno(), 0)
 
-    @staticmethod
-    def create(file: Path, ranks: int) -> None:
-        """Make the board before the ranks start; all are starting up."""
+    @classmethod
+    def create(cls, file: Path, ranks: range) -> Self:
+        """Make the board before the node's `ranks` start; all are starting up."""
         draft = file.with_suffix(".writing")
-        draft.write_bytes(_NOTE.pack(-1, time.monotonic()) * ranks)
+        draft.write_bytes(_NOTE.pack(-1, time.monotonic()) * len(ranks))
         draft.replace(file)  # whoever finds it finds it whole
+        return cls(file, ranks.start, ranks.start)
 
     def note(self, code: int) -> None:
         """Note what this rank is at: instruction n of its program as 2n (waiting for its input) or 2n + 1 (carrying it
