@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from layouts import point
 
+from suite.experiment.point import Point
 from suite.launch import cancel as cancel_module
 from suite.launch.cancel import cancel
 from suite.launch.job import Job, JobFolder, now
@@ -21,9 +22,11 @@ from suite.launch.slurm.states import CannotAskError
 from suite.launch.slurm.submission import Submission
 from suite.records.store import Store
 
+POINT, OTHER = point((1, 2, 1)), point((2, 1, 1))
 
-def launched(store: Path, launch: int = 0) -> tuple[Job, JobFolder]:
-    made = Job("one", "laptop", "measured", point((1, 2, 1)), "abc", launch, store, 1, "cpu")
+
+def launched(store: Path, launch: int = 0, of: Point = POINT) -> tuple[Job, JobFolder]:
+    made = Job("one", "laptop", "measured", of, "abc", launch, store, 1, "cpu")
     folder = JobFolder(made.folder)
     assert folder.claim(made.description())
     return made, folder
@@ -33,44 +36,60 @@ def test_a_local_sweep_is_interrupted(tmp_path):
     _, folder = launched(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as front:
         folder.write("front", f"{stamp(front.pid)} {platform.node()}")
-        (done,) = cancel([folder], Jobs())
+        (done,) = cancel([folder], {POINT.id}, Jobs())
         assert done.problem is None
         assert done.who.startswith("process ")
         assert front.wait(10) == -signal.SIGINT
     folder.write("front", f"{stamp(front.pid)} another-host")
-    (done,) = cancel([folder], Jobs())
+    (done,) = cancel([folder], {POINT.id}, Jobs())
     assert done.problem == "it was started on another-host, where suite cancel would work"
 
 
-def test_jobs_are_cancelled_and_recorded_and_a_refusal_is_told(tmp_path, monkeypatch):
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """Launches of two points in SLURM, a job each but for the last two; what SLURM is asked, and its refusal."""
     note = {"cluster": "c", "name": "n", "index": None, "minutes": 15, "nodes": 1, "timeouts": 0}
     note |= {"folder": str(tmp_path), "by": "me@there", "submitted": now()}
     folders = []
-    for launch in range(3):
-        _, folder = launched(tmp_path, launch)
-        Submission(job_id=f"7_{launch}", **note).note(folder)
+    for launch, job_id in enumerate(("7_0", "7_1", "7_2", "8", "8")):
+        _, folder = launched(tmp_path, launch, OTHER if launch == 4 else POINT)
+        Submission(job_id=job_id, **note).note(folder)
         folders.append(folder)
-    asked = []
+    asked: list[list[str]] = []
+    refusal: list[str] = []
 
     def tool(words):
         asked.append(list(words))
         if words[0] == "squeue":
-            return "7_0|RUNNING|None|n1\n7_1|PENDING|Priority|\n7_2|CANCELLED|None|\n"
-        if words[0] == "scancel" and refused:
-            raise CannotAskError("scancel failed: Access denied")
-        return ""
+            return "7_0|RUNNING|None|n1\n7_1|PENDING|Priority|\n7_2|CANCELLED|None|\n8|RUNNING|None|n1\n"
+        if words[0] == "scancel" and refusal:
+            raise CannotAskError(refusal[0])
+        return "ClusterName = c"
 
     for module in (states, cancel_module):
         monkeypatch.setattr(module, "run_tool", tool)
-    refused = True
-    assert [one.problem for one in cancel(folders, Jobs())] == ["scancel failed: Access denied"] * 2
-    assert Store(tmp_path).read("one")[0] == []
-    refused = False
-    assert [one.who for one in cancel(folders, Jobs())] == [f"job 7_{n} of me@there on cluster c" for n in range(2)]
-    assert asked[-1] == ["scancel", "7_0", "7_1"]
+    return folders, asked, refusal
+
+
+def test_jobs_are_cancelled_and_recorded_with_all_that_they_run(submitted, tmp_path):
+    folders, asked, _ = submitted
+    done = cancel(folders, {OTHER.id}, Jobs())
+    assert [one.folder for one in done] == folders[3:], "the job that runs it runs another one too"
+    done = cancel(folders, {POINT.id}, Jobs())
+    assert [one.who for one in done] == [f"job 7_{n} of me@there on cluster c" for n in range(2)]
+    assert [words for words in asked if words[0] == "scancel"] == [["scancel", "8"], ["scancel", "7_0", "7_1"]]
     found = Store(tmp_path).read("one")[0]
-    assert [(one.launch, one.status) for one in found] == [(0, "cancelled"), (1, "cancelled")]
-    assert found[0].reason.startswith("cancelled by ")
+    assert sorted(one.launch for one in found) == [0, 1, 3, 4]
+    assert all(one.status == "cancelled" and one.reason.startswith("cancelled by ") for one in found)
+
+
+def test_what_slurm_refuses_to_cancel_is_told_and_goes_on(submitted, tmp_path):
+    folders, _, refusal = submitted
+    refusal.append("scancel failed: Kill job error on job id 7_1: Access/permission denied")
+    assert [one.problem for one in cancel(folders, {POINT.id}, Jobs())] == [None, refusal[0], None, None]
+    refusal[0] = "scancel failed: Unable to contact slurm controller"
+    assert [one.problem for one in cancel(folders, {POINT.id}, Jobs())] == [refusal[0]]
+    assert {one.launch for one in Store(tmp_path).read("one")[0]} == {0, 3, 4}
 
 
 @pytest.fixture
@@ -97,6 +116,16 @@ def test_lines_have_their_origin_once_each(printed):
     assert list(Logs(job, folder).lines(1)) == [ranks[1], *progress]
 
 
+def test_what_a_launch_prints_after_it_started_again_is_not_missed(printed):
+    job, folder = printed
+    folder.note_iteration(1, 0.25, 5.0)
+    logs = Logs(job, folder)
+    assert len(list(logs.lines(None))) == 5
+    folder.begin_again(1)
+    folder.note_iteration(0, 0.5, 5.5)
+    assert list(logs.lines(None)) == ["progress | iteration 0: 0.5000 s, loss 5.5000"]
+
+
 def test_following_ends_with_the_launch_and_loses_no_half_line(printed):
     job, folder = printed
 
@@ -117,4 +146,4 @@ def test_the_last_words_are_the_first_error_or_the_nodes(printed):
     _, folder = printed
     assert last_words(folder) == "the last that node 0 printed:\nsupervising"
     folder.report_error(1, {"time": 1.0, "kind": "ValueError", "message": "no", "traceback": "where", "vanished": []})
-    assert last_words(folder) == "rank 1: ValueError: no\n\nwhere"
+    assert last_words(folder) == "rank 1: ValueError: no\n\nwhere\n\nthe last that node 0 printed:\nsupervising"

@@ -63,6 +63,8 @@ def slurm(monkeypatch):
     """Tools that answer from recordings: squeue of what runs, sacct of what has ended."""
 
     def tool(words):
+        if words == ["scontrol", "show", "config"]:
+            return "ClusterName             = here\n"
         if words[0] == "sacct":
             return SACCT
         if words[0] == "squeue":
@@ -123,11 +125,67 @@ def test_the_reason_has_the_error_of_the_rank_that_failed_first_or_what_the_node
     assert reasons[1].splitlines()[2:] == ["the last that node 1 printed:", "first", "last"]
 
 
-def test_a_job_that_was_told_to_end_and_is_forgotten_was_cancelled(slurm, tmp_path):
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", "cancelled"), ("SIGUSR2", "preempted")])
+def test_a_job_that_was_told_to_end_and_is_forgotten_ended_by_that(slurm, tmp_path, name, status):
     folder = launched(tmp_path, "999")
-    folder.write("wish.json", json.dumps({"signal": "SIGTERM"}))
+    folder.write("wish.json", json.dumps({"signal": name}))
     Jobs().settle([folder])
-    assert Store(tmp_path).read("one")[0][0].status == "cancelled"
+    (record,), _ = Store(tmp_path).read("one")
+    assert (record.status, name in record.reason) == (status, True)
+
+
+def test_a_job_that_seems_to_have_ended_while_slurm_puts_it_back_gets_no_record(tmp_path, monkeypatch):
+    words = iter(("PREEMPTED", "PENDING"))
+
+    def tool(asked):
+        return f"101|{next(words)}|None|n1" if asked[0] == "squeue" else ""
+
+    monkeypatch.setattr(states, "run_tool", tool)
+    monkeypatch.setattr(settle, "GRACE_SECONDS", 0)
+    folder, jobs = launched(tmp_path, "101"), Jobs()
+    assert jobs.settle([folder]) == []
+    assert jobs.under_way(folder)
+    assert not folder.finished
+
+
+def test_a_launch_that_ended_gets_one_record_whoever_else_makes_one_meanwhile(slurm, tmp_path):
+    folder = launched(tmp_path, "103")
+    job = Job.of(folder)
+    job.write_first(job.record("cancelled", "by somebody", now()))
+    (folder.path / "ended").unlink()  # which may not be visible yet
+    assert job.write_first(job.record("failed", "by another", now())) is None
+    assert [one.reason for one in Store(tmp_path).read("one")[0]] == ["by somebody"]
+
+
+def test_of_another_clusters_jobs_nothing_is_said(slurm, tmp_path):
+    there, here = launched(tmp_path, "102", slurm="there"), launched(tmp_path, "103", 1, slurm="here")
+    jobs = Jobs()
+    assert [file.name for file in jobs.settle([there, here])] == ["abc-1.json"]
+    assert "SLURM's cluster there has it, and the tools here ask here" in jobs.under_way(there)
+
+
+def test_a_persons_own_defaults_do_not_hide_jobs(monkeypatch):
+    monkeypatch.setenv("SQUEUE_USERS", "nobody")
+    assert "SQUEUE" not in states.run_tool(["env"])
+
+
+@pytest.mark.parametrize(
+    ("said", "being"),
+    [
+        ("JobState=RUNNING PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=2026-01-01T00:01:00", True),
+        ("JobState=RUNNING PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=None", False),
+        ("JobState=PENDING", False),
+        (None, False),
+    ],
+)
+def test_a_preemption_is_known_by_its_time(monkeypatch, said, being):
+    def tool(words):
+        if said is None:
+            raise CannotAskError("scontrol is not on this host")
+        return said
+
+    monkeypatch.setattr(states, "run_tool", tool)
+    assert states.being_preempted("7") == being
 
 
 def test_an_id_that_nobody_wrote_down_is_found_by_the_jobs_name(slurm, tmp_path):

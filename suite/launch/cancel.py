@@ -3,15 +3,15 @@
 import getpass
 import os
 import platform
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from suite.launch.job import Job, JobFolder
-from suite.launch.slurm.settle import Jobs
+from suite.launch.slurm.settle import Jobs, record_from_outside
 from suite.launch.slurm.states import CannotAskError, run_tool
 from suite.launch.slurm.submission import Submission
-from suite.measure.provenance import host_environment
 
 
 @dataclass(frozen=True)
@@ -23,41 +23,49 @@ class Cancelled:
     problem: str | None = None
 
 
-def cancel(folders: Sequence[JobFolder], jobs: Jobs) -> list[Cancelled]:
-    """End every launch that is under way. A local sweep is interrupted, which keeps what it has finished.
+def cancel(launches: Sequence[JobFolder], points: Collection[str], jobs: Jobs) -> list[Cancelled]:
+    """End what is under way of some points. A local sweep is interrupted, which keeps what it has finished.
 
-    A SLURM job that runs several launches ends with all of them.
+    `launches` are those of the whole sweep: a SLURM job that runs several ends with all of them.
     """
-    running = [(folder, who) for folder in folders if (who := jobs.under_way(folder))]
-    notes = {folder: note for folder, _ in running if (note := Submission.of(folder))}
-    problem = _scancel(sorted({note.job_id for note in notes.values() if note.job_id}))
+    jobs.ask(launches)
+    notes = {one: note for one in launches if (note := Submission.of(one))}
+    meant = {one for one in launches if one.path.parents[1].name in points}
+    ids = {notes[one].job_id for one in meant & notes.keys()} - {None}
+    meant |= {one for one, note in notes.items() if note.job_id in ids}
+    running = [(one, who) for one in launches if one in meant and (who := jobs.under_way(one))]
+    problems = _scancel(sorted({job for one, _ in running if one in notes and (job := notes[one].job_id)}))
     done = []
     for folder, who in running:
         if folder not in notes:
             done.append(Cancelled(folder, who, _interrupt(folder)))
             continue
+        note = notes[folder]
+        problem = problems.get(note.job_id or "")
         if problem is None:
-            _record(folder, notes[folder])
+            _record(folder, note)
         done.append(Cancelled(folder, who, problem))
     return done
 
 
-def _scancel(ids: list[str]) -> str | None:
+def _scancel(ids: Sequence[str]) -> dict[str, str]:
+    """Cancel jobs; what SLURM says against it, by id."""
     try:
         if ids:
             run_tool(["scancel", *ids])
     except CannotAskError as error:
-        return str(error)
-    return None
+        said = str(error)
+        named = [job for job in ids if re.search(rf"\b{job}\b", said)]  # of several, some may be another person's
+        return dict.fromkeys(named or ids, said)
+    return {}
 
 
 def _record(folder: JobFolder, note: Submission) -> None:
     job = Job.of(folder)
-    if job is None or folder.finished:
+    if job is None:
         return
     reason = f"cancelled by {getpass.getuser()}@{platform.node()}"
-    environment = {**host_environment(), "job_id": note.job_id, "cluster": note.cluster}
-    job.write(job.record("cancelled", reason, note.submitted, environment=environment))
+    job.write_first(record_from_outside(job, note, "cancelled", reason))
 
 
 def _interrupt(folder: JobFolder) -> str | None:

@@ -17,6 +17,8 @@ from suite.launch.processes import alive, stamp
 from suite.records.schema import Record, Source, Status
 from suite.records.store import Store
 
+ATTEMPT = "attempt.json"  # of a launch that has begun in SLURM
+WISH = "wish.json"  # of one that was told to end: by which signal
 SILENT_SECONDS = 300.0  # after which a controller on another host counts as gone; it speaks a few times a minute
 
 
@@ -72,13 +74,13 @@ class Job:
     @classmethod
     def of(cls, folder: "JobFolder") -> "Job | None":
         """The job that was written down in a folder; None where its writer was killed before that."""
+        kept = ("experiment", "scale", "source", "revision", "launch", "threads_per_rank", "device")
         try:
             known = json.loads((folder.path / "job.json").read_text())
-        except OSError:
+            fields = {name: known[name] for name in kept}
+            return cls(**fields, point=Point.model_validate(known["point"]), store=folder.path.parents[5])
+        except (OSError, ValueError, KeyError):
             return None
-        kept = ("experiment", "scale", "source", "revision", "launch", "threads_per_rank", "device")
-        fields = {name: known[name] for name in kept}
-        return cls(**fields, point=Point.model_validate(known["point"]), store=folder.path.parents[5])
 
     def record(self, status: Status, reason: str | None, started: str, **fields: Any) -> Record:
         """This launch's record."""
@@ -100,6 +102,17 @@ class Job:
     def write(self, record: Record) -> Path:
         """Put the record into the store; with it the launch has ended."""
         path = Store(self.store).write(record, self.revision, self.launch)
+        JobFolder(self.folder).note_end()
+        return path
+
+    def write_first(self, record: Record) -> Path | None:
+        """The same of a launch without samples, where several may say how it ended: the first does, others get None."""
+        if JobFolder(self.folder).ended:
+            return None
+        try:
+            path = Store(self.store).write(record, self.revision, self.launch, only=True)
+        except FileExistsError:
+            return None
         JobFolder(self.folder).note_end()
         return path
 
@@ -140,10 +153,14 @@ class JobFolder:
             self.path.mkdir(parents=True)
         except FileExistsError:
             return False
-        self.note_controller(os.getpid())
-        self.write("front", f"{stamp(os.getpid())} {platform.node()}")
-        (self.path / "job.json").write_text(json.dumps(description, indent=1) + "\n")
-        self._make_folders()
+        try:
+            self.note_controller(os.getpid())
+            self.write("front", f"{stamp(os.getpid())} {platform.node()}")
+            self.write("job.json", json.dumps(description, indent=1) + "\n")
+            self._make_folders()
+        except OSError:  # the disk is full
+            self.withdraw()
+            raise
         return True
 
     def _make_folders(self) -> None:
@@ -164,11 +181,25 @@ class JobFolder:
                 file.rename(earlier / file.name)
         self._make_folders()
 
+    def attempt(self) -> dict[str, Any]:
+        """What a job in SLURM has noted when it began with the launch, or began again; empty before that.
+
+        `job_id`, `attempt` (0 for the first), `hosts` and `started`.
+        """
+        try:
+            return dict(json.loads((self.path / ATTEMPT).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether somebody has noted that the launch has its record."""
+        return (self.path / "ended").exists()
+
     @property
     def finished(self) -> bool:
         """Whether the launch has its record, or had it: a record may be deleted."""
-        record = self.path.parent.parent / f"{self.path.name}.json"
-        return (self.path / "ended").exists() or record.exists()
+        return self.ended or (self.path.parent.parent / f"{self.path.name}.json").exists()
 
     def note_end(self) -> None:
         """Note that the launch has its record."""

@@ -53,13 +53,16 @@ class Logs:
 
     def _new(self, file: Path) -> list[str]:
         try:
+            start = self._read.get(file, 0)
+            if file.stat().st_size < start:  # the job started again
+                start = 0
             with file.open("rb") as opened:
-                opened.seek(self._read.get(file, 0))
+                opened.seek(start)
                 data = opened.read()
         except OSError:
             return []
         whole = len(data) if self.folder.finished else data.rfind(b"\n") + 1
-        self._read[file] = self._read.get(file, 0) + whole
+        self._read[file] = start + whole
         return data[:whole].decode(errors="replace").splitlines()
 
 
@@ -77,11 +80,11 @@ def _supervisors(folder: JobFolder, note: Submission | None) -> list[tuple[int, 
 
 
 def last_words(folder: JobFolder) -> str:
-    """The last that is known of a launch that ended without a record: of the rank that failed first, or the nodes."""
+    """The last that is known of a launch that ended without a record: a rank's first error, and the nodes' lines."""
+    parts = []
     if errors := folder.errors():
         first = errors[0]
-        return f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback']}".strip()
-    parts = []
+        parts.append(f"rank {first['rank']}: {first['kind']}: {first['message']}\n\n{first['traceback'].strip()}\n")
     for node, file in _supervisors(folder, Submission.of(folder)):
         lines = file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         if lines:

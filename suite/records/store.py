@@ -61,8 +61,10 @@ class Store:
         taken = [int(match["launch"]) for match in found if match and match["revision"] == revision]
         return max(taken, default=-1) + 1
 
-    def write(self, record: Record, revision: str, launch: int | None = None) -> Path:
+    def write(self, record: Record, revision: str, launch: int | None = None, only: bool = False) -> Path:
         """Writes the record under the first free launch number from `launch` on, and returns its path.
+
+        With `only`, under that number or not at all.
 
         The file appears whole or not at all, and an existing file is never touched: the text goes to a
         temporary name, to the disk, and is then linked under the claimed name. Samples that are not
@@ -70,6 +72,7 @@ class Store:
 
         Raises:
             ValueError: a part of the path is empty or holds more than letters, digits and `._+=-`.
+            FileExistsError: with `only`, the number is taken.
             OSError: the disk refused.
         """
         folder = self.folder(record)
@@ -85,6 +88,8 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             while not _claim(temporary, path := folder / f"{revision}-{launch}.json"):
+                if only:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
                 launch += 1
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """What SLURM says of jobs: from the controller's memory, and from accounting where it is kept."""
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from suite.records.schema import Status
 
 _SECONDS = 60  # for an answer
+_DEFAULTS = ("SQUEUE_", "SACCT_", "SINFO_")  # a person's own, such as whose jobs to show
 _WAITS = frozenset(
     ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 )
@@ -85,16 +87,33 @@ def ids_by_name(name: str) -> dict[str, State]:
     return read_squeue(_squeue(["-n", name])) or read_sacct(_sacct(["--name", name]))
 
 
+def being_preempted(job: str) -> bool:
+    """Whether SLURM says of a running job that another is about to take its nodes; False where it gives no answer."""
+    try:
+        text = run_tool(["scontrol", "show", "job", job])
+    except CannotAskError:
+        return False
+    found = re.search(r"\bPreemptTime=(\S+)", text)
+    return found is not None and found[1] != "None"
+
+
+def cluster_here() -> str:
+    """The name of the cluster that SLURM's tools on this host talk to. Raises CannotAskError."""
+    found = re.search(r"^ClusterName *= *(\S+)", run_tool(["scontrol", "show", "config"]), re.MULTILINE)
+    return found[1] if found else ""
+
+
 def run_tool(words: Sequence[str]) -> str:
     """What one of SLURM's tools prints. Raises CannotAskError with its own complaint."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_DEFAULTS)}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment)
     except FileNotFoundError:
         raise CannotAskError(f"{words[0]} is not on this host") from None
     except subprocess.TimeoutExpired:
         raise CannotAskError(f"{words[0]} did not answer in {_SECONDS} s") from None
     if done.returncode:
-        said = done.stderr.strip() or f"exit code {done.returncode}"
+        said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
         raise CannotAskError(f"{words[0]} failed: {said}")
     return done.stdout
 

@@ -8,6 +8,8 @@ from typing import Self
 
 from suite.launch.job import JobFolder
 
+WARNING = "SIGUSR2"  # by which a job is warned of its limit, and of a preemption
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -23,6 +25,7 @@ class Submission:
     folder: str  # where submitit keeps the script and what the nodes print
     by: str  # user@host
     submitted: str  # ISO 8601
+    slurm: str | None = None  # which of SLURM's clusters has the job, by its own name
 
     @classmethod
     def of(cls, folder: JobFolder) -> Self | None:
@@ -53,5 +56,5 @@ class Submission:
 
     def node_logs(self) -> list[tuple[int, Path]]:
         """What each node's supervisor prints, by node."""
-        found = sorted(Path(self.folder).glob(f"{self.job_id or '*'}_*_log.out"))
-        return [(int(file.name.removesuffix("_log.out").rpartition("_")[2]), file) for file in found]
+        found = Path(self.folder).glob(f"{self.job_id or '*'}_*_log.out")
+        return sorted((int(file.name.removesuffix("_log.out").rpartition("_")[2]), file) for file in found)

@@ -1,14 +1,14 @@
 """What a job runs on each of its nodes: the launches one after another, and what to do when SLURM wants it to end.
 
-The first node writes the records. It is warned by SIGUSR2 before the time limit and before a preemption, and told to
-end by SIGTERM; of what SIGKILL ends, whoever looks at the sweep next makes the record (`settle`).
+The first node writes the records. SIGUSR2 warns it of the time limit, and of a preemption where the cluster is set up
+so; elsewhere that comes by SIGTERM, which also tells it to end. Of what SIGKILL ends, whoever looks at the sweep next
+makes the record (`settle`).
 """
 
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,16 @@ from typing import Any, Never
 from submitit import JobEnvironment
 
 from suite.launch.claim import next_free
-from suite.launch.job import Job, JobFolder, now
+from suite.launch.job import ATTEMPT, WISH, Job, JobFolder, now
 from suite.launch.node import ALONE, Interrupted, NodePlace, node_record
-from suite.launch.slurm.submission import Submission
+from suite.launch.slurm.states import CannotAskError, being_preempted, run_tool
+from suite.launch.slurm.submission import WARNING, Submission
 from suite.launch.slurm.submit import Member, RefusedError, submit
 from suite.measure.provenance import host_environment
 from suite.records.schema import Record, Status
 
 MEET_SECONDS = 300.0  # in which every node of a job has started its task
-_EARLY_SECONDS = 90.0  # by which SLURM's warning may come too early
+_EARLY_SECONDS = 90.0  # by which SLURM's warning before the limit may come too early
 _LOOK_SECONDS = 0.2
 _TOUCH_SECONDS = 5.0
 
@@ -42,7 +43,7 @@ class _Signals:
         self._install()
 
     def _install(self) -> None:
-        for number in (signal.SIGUSR2, signal.SIGTERM):
+        for number in (signal.Signals[WARNING], signal.SIGTERM):
             signal.signal(number, self._take)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -72,7 +73,7 @@ def run_task(member: Member) -> None:
     """Run a job's launches on this node. Returns normally whatever becomes of them: the records say it."""
     begun, signals, task = time.monotonic(), _Signals(), _Task(member)
     for position, job in enumerate(member.jobs):
-        if job.record_file.exists():  # from before the job started again
+        if JobFolder(job.folder).finished:  # before the job started again, or cancelled
             continue
         try:
             with signals.raised():
@@ -81,7 +82,7 @@ def run_task(member: Member) -> None:
             if task.first:
                 task.end(member.jobs[position:], wish.number, time.monotonic() - begun)
             return
-        if task.first:
+        if task.first and not JobFolder(job.folder).ended:  # as it may be by whoever cancelled it
             job.write(record)
 
 
@@ -101,40 +102,50 @@ class _Task:
         """Whether this node writes the records."""
         return self.node == 0
 
-    def launch(self, job: Job) -> Record:
-        """Run one launch with the other nodes; its record."""
-        folder = JobFolder(job.folder)
-        if self.first:
-            if (note := Submission.of(folder)) is not None:
-                note.note_job_id(folder, self.job_id)
-            if self.attempt > self.member.slurm.retries:
-                why = f"SLURM started the job {self.attempt + 1} times; {self._allowed()}"
-                return self._record(job, "preempted", why)
-            if (folder.path / "attempt.json").exists():
-                folder.begin_again(self.attempt)
-            self._note_attempt(folder)
-        try:
-            place = self._meet(folder)
-        except TimeoutError as error:
-            return self._record(job, "failed", str(error))
-        return node_record(job, place)
-
-    def _note_attempt(self, folder: JobFolder) -> None:
-        note = {"job_id": self.job_id, "attempt": self.attempt, "hosts": self.hosts, "started": now()}
-        folder.write("attempt.json", json.dumps(note, indent=1))
-
-    def _meet(self, folder: JobFolder) -> NodePlace:
-        """Wait for the other nodes, and agree on where the ranks meet. Raises TimeoutError naming who is missing."""
-        environment = {
+    @property
+    def _environment(self) -> dict[str, Any]:
+        """What a record says of the job."""
+        return {
             "job_id": self.job_id,
             "hosts": self.hosts,
             "attempt": self.attempt,
             "minutes": self.member.shape.minutes,
             "partition": os.environ.get("SLURM_JOB_PARTITION"),
         }
-        shape = self.member.shape
-        if shape.nodes == 1:
-            return replace(ALONE, environment=environment)
+
+    def launch(self, job: Job) -> Record:
+        """Run one launch with the other nodes; its record."""
+        folder = JobFolder(job.folder)
+        if self.attempt > self.member.slurm.retries:
+            why = f"SLURM started the job {self.attempt + 1} times; {self._allowed()}"
+            return self._record(job, "preempted", why)
+        try:
+            if self.first:
+                self._begin(folder)
+            place = self._meet(folder)
+        except TimeoutError as error:
+            return self._record(job, "failed", str(error))
+        except OSError as error:  # one launch's; the others may have room, or their folders
+            return self._record(job, "failed", f"{type(error).__name__}: {error}")
+        return node_record(job, place)
+
+    def _begin(self, folder: JobFolder) -> None:
+        if (known := Submission.of(folder)) is not None:
+            known.note_job_id(folder, self.job_id)
+        if folder.attempt():
+            folder.begin_again(self.attempt)
+        (folder.path / WISH).unlink(missing_ok=True)  # of the earlier attempt
+        note = {"job_id": self.job_id, "attempt": self.attempt, "hosts": self.hosts, "started": now()}
+        folder.write(ATTEMPT, json.dumps(note, indent=1))
+
+    def _meet(self, folder: JobFolder) -> NodePlace:
+        """Wait for the other nodes, and agree on where the ranks meet.
+
+        Raises TimeoutError naming who is missing, and where the first node has given the launch up.
+        """
+        nodes = self.member.shape.nodes
+        if nodes == 1:
+            return replace(ALONE, environment=self._environment)
         table = folder.path / f"meeting-{self.job_id}-{self.attempt}"
         table.mkdir(exist_ok=True)
         endpoint = table / "endpoint"
@@ -145,9 +156,11 @@ class _Task:
             draft = table / ".endpoint"
             draft.write_text(f"{self.hosts[0]}:{port}")
             draft.replace(endpoint)
-        wanted = [endpoint] if not self.first else [table / f"node-{node}" for node in range(1, shape.nodes)]
+        wanted = [endpoint] if not self.first else [table / f"node-{node}" for node in range(1, nodes)]
         deadline, touched = time.monotonic() + MEET_SECONDS, 0.0
         while missing := [file for file in wanted if not file.exists()]:
+            if folder.finished:
+                raise TimeoutError("the first node has given the launch up")
             if time.monotonic() > deadline:
                 names = ", ".join(f"{self.hosts[self._number(file.name)]} ({file.name})" for file in missing)
                 raise TimeoutError(f"after {MEET_SECONDS:g} s these nodes of the job have not started: {names}")
@@ -156,7 +169,7 @@ class _Task:
                 touched = time.monotonic()
             time.sleep(_LOOK_SECONDS)
         (table / f"node-{self.node}").write_text(socket.gethostname())
-        return NodePlace(self.node, shape.nodes, endpoint.read_text(), environment)
+        return NodePlace(self.node, nodes, endpoint.read_text(), self._environment)
 
     def _number(self, name: str) -> int:
         return 0 if name == "endpoint" else int(name.removeprefix("node-"))
@@ -164,18 +177,22 @@ class _Task:
     def end(self, left: Sequence[Job], number: int, seconds: float) -> None:
         """Do what the signal asks for; `left` are the running launch and those that have not begun."""
         limit = self.member.shape.minutes * 60
-        _say(f"{signal.Signals(number).name} after {seconds:.0f} s, with a limit of {limit} s")
-        if number != signal.SIGUSR2:
-            self._note_wish(left[0], signal.Signals(number).name)
-        elif seconds >= limit - self.member.warning_seconds - _EARLY_SECONDS:
+        name = signal.Signals(number).name
+        _say(f"{name} after {seconds:.0f} s, with a limit of {limit} s")
+        early = seconds < limit - self.member.warning_seconds - _EARLY_SECONDS
+        if being_preempted(self.job_id) or (name == WARNING and early):
+            self._preempted(left)
+        elif name == WARNING:
             self._time_is_up(left)
         else:
-            self._preempted(left)
+            self._note_wish(left, name)
 
-    def _note_wish(self, job: Job, name: str) -> None:
+    def _note_wish(self, left: Sequence[Job], name: str) -> None:
         """For whoever looks when SLURM has forgotten the job."""
         note = {"signal": name, "time": now(), "job_id": self.job_id}
-        JobFolder(job.folder).write("wish.json", json.dumps(note))
+        for job in left:
+            with suppress(OSError):  # the folder may have been deleted
+                JobFolder(job.folder).write(WISH, json.dumps(note))
 
     def _allowed(self) -> str:
         return f"the profile of cluster {self.member.cluster} allows slurm.retries={self.member.slurm.retries}"
@@ -184,16 +201,15 @@ class _Task:
         """Submit what is left once more with twice the time, as long as that is allowed, and record the timeout."""
         member = self.member
         longer = min(2 * member.shape.minutes, member.slurm.max_minutes or 2 * member.shape.minutes)
-        what = f"the launch hit the job's time limit of {member.shape.minutes} min"
+        why = f"the launch hit the job's time limit of {member.shape.minutes} min"
+        again = [*left[1:]]
         if member.timeouts >= member.slurm.retries:
-            why = f"{what}, for the {member.timeouts + 1}th time; {self._allowed()}"
-            again = left[1:]
+            before = f", after {member.timeouts} shorter ones" if member.timeouts else ""
+            why += f"{before}; {self._allowed()}"
         elif longer <= member.shape.minutes and len(member.jobs) == 1:
-            why = f"{what}, which is slurm.max_minutes of cluster {member.cluster}"
-            again = left[1:]
+            why += f", which is slurm.max_minutes of cluster {member.cluster}"
         else:
-            why = what
-            again = [next_free(left[0]), *left[1:]]
+            again = [next_free(left[0]), *again]
         if again:
             limit = replace(member.shape, minutes=longer)
             timeouts = member.timeouts + (len(again) == len(left))
@@ -201,34 +217,33 @@ class _Task:
                 (done,) = submit([replace(member, jobs=tuple(again), shape=limit, timeouts=timeouts)])
                 why += f"; submitted again as job {done.job_id} with {longer} min"
             except RefusedError as error:
-                why += f"; not submitted again: {error}"
-                if len(again) == len(left):
-                    JobFolder(again[0].folder).withdraw()
-        left[0].write(self._record(left[0], "timeout", why))
+                why += f"; not submitted again, which suite run with --time {longer} would do: {error}"
+                for job in again:
+                    JobFolder(job.folder).withdraw()
+        left[0].write_first(self._record(left[0], "timeout", why))
 
     def _preempted(self, left: Sequence[Job]) -> None:
-        """Ask to be put back into the queue, as long as that is allowed."""
+        """Ask to be put back into the queue, as long as that is allowed, and wait for the end.
+
+        Where SLURM does not put it back, whoever looks next makes the record.
+        """
         if self.attempt >= self.member.slurm.retries:
-            record = self._record(left[0], "preempted", f"preempted {self.attempt + 1} times; {self._allowed()}")
-            left[0].write(record)
+            again = f" after {self.attempt} new start(s)" if self.attempt else ""
+            for job in left:
+                job.write_first(self._record(job, "preempted", f"the job was preempted{again}; {self._allowed()}"))
             return
-        self._note_wish(left[0], "SIGUSR2")
-        done = subprocess.run(
-            ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            why = f"preempted, and SLURM did not requeue it: {done.stderr.strip()}"
-            left[0].write(self._record(left[0], "preempted", why))
-            return
+        self._note_wish(left, WARNING)
+        try:
+            run_tool(["scontrol", "requeue", self.job_id])
+        except CannotAskError as error:  # SLURM itself may do it, at the end of the job's grace
+            _say(str(error))
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while True:  # the end comes by signal; ending first would make the job a finished one
             time.sleep(1)
 
     def _record(self, job: Job, status: Status, reason: str) -> Record:
-        started = now()
-        with suppress(OSError, ValueError):
-            started = json.loads((job.folder / "attempt.json").read_text())["started"]
-        environment: dict[str, Any] = {**host_environment(), "job_id": self.job_id, "cluster": self.member.cluster}
+        started = JobFolder(job.folder).attempt().get("started", now())
+        environment = {**host_environment(), **self._environment, "cluster": self.member.cluster}
         return job.record(status, reason, started, environment=environment)
 
 
