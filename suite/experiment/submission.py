@@ -8,6 +8,11 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Whole = Annotated[int, Field(strict=True, ge=0)]
 Word = Annotated[str, Field(min_length=1)]
 
+# Flags of sbatch that a job has from its shape, its folder, or other keys of the section.
+_OWN = {"array", "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "output", "error"}
+_OWN |= {"open-mode", "time", "signal", "requeue", "no-requeue"}
+_NO_JOB = {"parsable", "quiet", "wait", "test-only", "wrap", "help", "usage", "version"}
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +39,7 @@ class Slurm(_Part):
     ranks_per_node: Count  # the most; a point with fewer ranks takes one node
     gpus_per_rank: Whole = 1  # 0: a cluster of CPUs
     cpus_per_rank: Count = 1
-    mem_gb: Annotated[float, Field(gt=0)] | None = None  # per node; left out, what the partition gives
+    mem_gb: Annotated[float, Field(ge=0.01)] | None = None  # per node; left out, what the partition gives
     partition: Word | None = None
     account: Word | None = None
     qos: Word | None = None
@@ -55,7 +60,13 @@ class Slurm(_Part):
     @field_validator("extra")
     @classmethod
     def _not_the_suites_own(cls, value: dict[str, Any]) -> dict[str, Any]:
-        own = {"array", "job-name", "nodes", "ntasks-per-node", "output", "error", "time", "signal"}
-        if taken := sorted(own & {key.replace("_", "-") for key in value}):
+        flags = {key.replace("_", "-"): setting for key, setting in value.items()}
+        if taken := sorted(_OWN & flags.keys()):
             raise ValueError(f"{taken[0]} is set by the suite for every job; leave it out, reservation would work")
+        if odd := sorted(_NO_JOB & flags.keys()):
+            raise ValueError(
+                f"with {odd[0]} sbatch does not simply submit and say so; leave it out, reservation would work"
+            )
+        if off := sorted(key for key, setting in flags.items() if setting is False):
+            raise ValueError(f"{off[0]} is false, and sbatch's flags are given or left out; leave it out")
         return value

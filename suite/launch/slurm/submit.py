@@ -8,10 +8,12 @@ import getpass
 import os
 import platform
 import re
+import shlex
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,15 @@ from submitit.helpers import clean_env
 from suite.experiment.submission import Slurm
 from suite.launch.job import Job, JobFolder, now
 from suite.launch.slurm.shape import Shape
-from suite.launch.slurm.states import CannotAskError, run_tool
+from suite.launch.slurm.states import CannotAskError, cluster_here, run_tool
 from suite.launch.slurm.submission import Submission
 
 WARNING_SECONDS = 90  # before its limit a job is warned; less where the limit is short
+_PREFIX = re.compile(r"^((sbatch|srun)( failed)?: |error: |allocation failure: )+")  # of what the tools complain
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")  # which SLURM to talk to, not which job this is
+
+# A preemption's signal while the interpreter starts would end it, and the job with it before SLURM puts it back.
+_DEAF = """sh -c 'trap "" TERM USR2; exec "$0" "$@"'"""
 
 
 class RefusedError(Exception):
@@ -90,6 +96,7 @@ def _array(members: tuple[Member, ...]) -> Submitted:
     alone = len(members) == 1 and len(members[0].jobs) == 1
     name = first.name if alone else f"{first.experiment}-{uuid.uuid4().hex[:8]}"
     folder = first.store / first.experiment / ".slurm" / f"{name}-{uuid.uuid4().hex[:4]}"
+    slurm = _slurm_name()
     notes: list[list[tuple[JobFolder, Submission]]] = [[] for _ in members]
     for index, member in enumerate(members):
         for job in member.jobs:
@@ -104,6 +111,7 @@ def _array(members: tuple[Member, ...]) -> Submitted:
                 folder=str(folder),
                 by=f"{getpass.getuser()}@{platform.node()}",
                 submitted=now(),
+                slurm=slurm,
             )
             notes[index].append((where := JobFolder(job.folder), made))
             made.note(where)
@@ -124,13 +132,20 @@ def _array(members: tuple[Member, ...]) -> Submitted:
     return Submitted(ids[0].partition("_")[0], name, members)
 
 
+def _slurm_name() -> str | None:
+    """The name of SLURM's cluster, whose ids another one's tools would take for its own jobs'."""
+    with suppress(CannotAskError):
+        return cluster_here()
+    return None
+
+
 def _executor(member: Member, name: str, folder: Path) -> submitit.AutoExecutor:
     slurm, shape = member.slurm, member.shape
     container = slurm.container
-    python = container.python if container else slurm.python
+    python = (container.python if container else slurm.python) or shlex.quote(sys.executable)
     cpus = shape.ranks_per_node * slurm.cpus_per_rank
     gpus = shape.ranks_per_node * slurm.gpus_per_rank
-    scratch = [f"export TMPDIR={slurm.scratch}"] if slurm.scratch else []
+    scratch = [f'export TMPDIR="{slurm.scratch}"'] if slurm.scratch else []
     wanted = {
         "gpus_per_node": gpus or None,
         "mem_gb": slurm.mem_gb,
@@ -140,7 +155,7 @@ def _executor(member: Member, name: str, folder: Path) -> submitit.AutoExecutor:
         "slurm_constraint": slurm.constraint,
         "slurm_exclusive": slurm.exclusive or None,
     }
-    made = submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_python=python)
+    made = submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_python=f"{_DEAF} {python}")
     made.update_parameters(
         name=name,
         timeout_min=shape.minutes,
@@ -186,7 +201,8 @@ def _sentence(text: str, member: Member) -> str:
     where = f"cluster {member.cluster}"
     if "is not on this host" in text or "Could not detect" in text or "No such file or directory: 'sbatch'" in text:
         return f"{where}: sbatch is not on this host; a login node of the cluster, or --on local, would work"
-    said = "; ".join(dict.fromkeys(re.findall(r"(?:sbatch|srun): error: (.+)", text))) or text.strip().splitlines()[-1]
+    lines = [_PREFIX.sub("", line.strip()) for line in text.splitlines()]
+    said = "; ".join(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))
     lower = text.lower()
     if "munge" in lower or "authentication" in lower or "zero bytes were transmitted" in lower:
         return f"{where}: SLURM's authentication fails ({said}); a running munged with the cluster's key would work"
@@ -195,7 +211,10 @@ def _sentence(text: str, member: Member) -> str:
     if "partition" in lower:
         given = f"slurm.partition={member.slurm.partition}" if member.slurm.partition else "no slurm.partition is given"
         return f"{where}: {given}: {said}; partitions there: {_partitions()}"
-    return f"{where}: sbatch refused a job of {member.shape}: {said}"
+    names = ("account", "qos", "constraint", "mem_gb", "extra")
+    asked = {f"slurm.{name}": value for name in names if (value := getattr(member.slurm, name))}
+    profile = f", with {', '.join(f'{name}={value}' for name, value in asked.items())}" if asked else ""
+    return f"{where}: sbatch refused a job of {member.shape}{profile}: {said}"
 
 
 def _partitions() -> str:
