@@ -1,12 +1,13 @@
 """The sweep that a command line names: an experiment, its points, where its records are, and how it is run."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.ending import refuse
+from suite.ending import command_line, refuse
 from suite.experiment.catalogue import default_scale, load_experiment
 from suite.experiment.expansion import Expansion, Planned, expand
 from suite.experiment.spec import Experiment
@@ -63,6 +64,13 @@ class Chosen:
         records, edited = own(stored)
         return records, sorted([*problems, *edited])
 
+    def command(self, name: str, *more: str) -> str:
+        """Another command about the same sweep, to type."""
+        options = [("--scale", self.scale), ("--cluster", self.cluster)]
+        options += [("--results", str(folder)) for folder in self.folders if folder != RUNS]
+        given = [word for option, value in options if value for word in (option, value)]
+        return command_line(name, self.name, [*self.overrides, *more, *given])
+
     def settled(self, points: Sequence[Planned]) -> "Jobs":
         """What SLURM says of these points' launches; of those that ended without a record, it is made."""
         from suite.launch.slurm.settle import Jobs
@@ -70,7 +78,10 @@ class Chosen:
 
         jobs, launches = Jobs(), launches_of(points, self.source_folders)
         jobs.ask(launches)
-        jobs.settle(launches)
+        try:
+            jobs.settle(launches)
+        except OSError as error:  # another's folder, or a full disk; the states can be shown all the same
+            print(f"no record of a launch that ended could be written: {error}", file=sys.stderr)
         return jobs
 
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -92,7 +93,7 @@ class SweepProgress:
         self.bar.stop()
 
     def _place(self) -> str:
-        return f"{self.finished + 1}/{self.launches}"
+        return f"{self.finished + 1}/{max(self.launches, self.finished + 1)}"  # a launch may get a successor
 
     def _left(self) -> str:
         """Time left for the sweep, from the launches that have ended."""
@@ -106,6 +107,10 @@ class SweepProgress:
         """Some launches of a point are left to whoever else measures it."""
         self.launches -= launches
         err.print(f"left out {label(point)}: {why}", markup=False)
+
+    def notice(self, text: str) -> None:
+        """Something that whoever waits should know."""
+        err.print(text, markup=False, soft_wrap=True)
 
     def start(self, job: "Job") -> None:
         """A launch begins."""
@@ -137,7 +142,7 @@ class SweepProgress:
 
             if odd := remark(record):
                 rate += f", [yellow]{odd}[/]"
-        spent = time.monotonic() - self.started
+        spent = (datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started)).total_seconds()
         out.print(
             f"{place} {label(job.point)} {styled(record.status)} {spent:.1f} s, {rate}", markup=True, soft_wrap=True
         )

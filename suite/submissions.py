@@ -4,7 +4,7 @@ import typer
 
 from suite.chosen import Chosen, How
 from suite.console import SweepProgress, err, out
-from suite.ending import INTERRUPTED, command_line, print_json, refuse
+from suite.ending import INTERRUPTED, print_json, refuse
 from suite.experiment.catalogue import load_cluster
 from suite.experiment.point import Point
 from suite.launch.job import Job
@@ -27,7 +27,7 @@ def submit_missing(chosen: Chosen, how: How, work: Todo) -> list[tuple[Job, Reco
         if not how.as_json:
             out.print(f"{launches} launches submitted, {before} in flight before")
         if how.wait:
-            return _follow(sweep, work, progress)
+            return _follow(chosen, sweep, work, progress)
     if how.as_json:
         rows = [
             {"job_id": one.job_id, "name": one.name, "points": [job.point.id for m in one.members for job in m.jobs]}
@@ -36,7 +36,7 @@ def submit_missing(chosen: Chosen, how: How, work: Todo) -> list[tuple[Job, Reco
         print_json({"submitted": rows, "in_flight_before": before, "invalid": [p.point_id for p in work.invalid]})
     elif launches or before:
         for command, purpose in (("status", "shows how far they are"), ("logs", "what they print")):
-            out.print(f"{_command(command, chosen)} {purpose}", soft_wrap=True)
+            out.print(f"{chosen.command(command)} {purpose}", soft_wrap=True)
     return None
 
 
@@ -53,12 +53,6 @@ def print_scripts(chosen: Chosen, work: Todo) -> None:
         out.print(f"cluster {name}: {len(points)} launch(es), each on {shape}", markup=False)
         script = script_of(Member((), name, slurm, shape), chosen.folders[0] / chosen.experiment.name / ".slurm")
         out.print("\n".join(f"  {line}" for line in script.splitlines() if line.startswith("#SBATCH")), markup=False)
-
-
-def _command(command: str, chosen: Chosen) -> str:
-    options = (("--scale", chosen.scale), ("--cluster", chosen.cluster))
-    given = [word for name, value in options if value for word in (name, value)]
-    return command_line(command, chosen.name, [*chosen.overrides, *given])
 
 
 def _refuse_limit(how: How, points: list[Point]) -> None:
@@ -82,7 +76,7 @@ def _submit(sweep: SlurmSweep, work: Todo, progress: SweepProgress, how: How) ->
     return submitted
 
 
-def _follow(sweep: SlurmSweep, work: Todo, progress: SweepProgress) -> list[tuple[Job, Record]]:
+def _follow(chosen: Chosen, sweep: SlurmSweep, work: Todo, progress: SweepProgress) -> list[tuple[Job, Record]]:
     done: list[tuple[Job, Record]] = []
     try:
         for job, record in sweep.follow([point for point, _ in work.missing], progress):
@@ -90,7 +84,7 @@ def _follow(sweep: SlurmSweep, work: Todo, progress: SweepProgress) -> list[tupl
     except KeyboardInterrupt:
         err.print(
             f"no longer waiting: {len(done)} launches have ended, and the others go on. The same command waits for "
-            f"them again; {command_line('cancel', sweep.experiment, [])} ends them."
+            f"them again; {chosen.command('cancel')} ends them."
         )
         raise typer.Exit(INTERRUPTED) from None
     return done

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from rich.live import Live
@@ -175,7 +175,11 @@ def show_status(chosen: Chosen, watch: bool, as_json: bool) -> int:
 def _states(chosen: Chosen) -> tuple[list[PointState], list[Problem], str | None]:
     jobs = chosen.settled(chosen.expansion.points)
     records, problems = chosen.records()
-    return states(chosen.expansion.points, records, chosen.source_folders, jobs), problems, jobs.silent
+    return (
+        states(chosen.expansion.points, records, chosen.source_folders, jobs),
+        problems,
+        next(iter(jobs.silent.values()), None),
+    )
 
 
 def _watched(chosen: Chosen) -> tuple[list[PointState], list[Problem], str | None]:
@@ -192,15 +196,13 @@ def show_logs(chosen: Chosen, point: str | None, rank: int | None, follow: bool)
     """Print what the processes of a point's newest launch printed; the exit code."""
     from suite.launch.logs import Logs
 
-    points = [one for one in chosen.expansion.points if point is None or one.point_id.startswith(point)]
-    if not points:
-        _refuse_point(point or "", chosen)
+    points = _points(chosen, [] if point is None else [point])
     launches = launches_of(points, chosen.source_folders)
     written = [one for one in launches if (one.path / "job.json").exists()]
     newest = max(written, key=lambda one: (one.path / "job.json").stat().st_mtime, default=None)
     job = Job.of(newest) if newest else None
     if newest is None or job is None:
-        err.print(f"no launch has left logs; {command_line('run', chosen.name, chosen.overrides)} makes some")
+        err.print(f"no launch has left logs; {chosen.command('run', '--on', chosen.on.value)} makes some")
         return NOTHING_MEASURED
     if rank is not None and not 0 <= rank < job.point.parallel.ranks:
         refuse(f"--rank {rank}: the point has {job.point.parallel.ranks} ranks; 0 would work")
@@ -215,11 +217,8 @@ def cancel_sweep(chosen: Chosen, only: Sequence[str]) -> int:
     """End what is under way, of all points or of some by id; the exit code."""
     from suite.launch.cancel import cancel
 
-    known = {one.point_id: one for one in chosen.expansion.points}
-    if unknown := [point for point in only if point not in known]:
-        _refuse_point(unknown[0], chosen)
-    points = [known[point] for point in only] if only else list(known.values())
-    done = cancel(launches_of(points, chosen.source_folders), Jobs())
+    points = {one.point_id for one in _points(chosen, only)}
+    done = cancel(launches_of(chosen.expansion.points, chosen.source_folders), points, Jobs())
     for one in done:
         what = f"not cancelled: {one.problem}" if one.problem else "cancelled"
         out.print(f"{one.folder.path.parents[1].name}: {one.who}: {what}", markup=False)
@@ -228,7 +227,11 @@ def cancel_sweep(chosen: Chosen, only: Sequence[str]) -> int:
     return SOME_FAILED if any(one.problem for one in done) else DONE
 
 
-def _refuse_point(point: str, chosen: Chosen) -> NoReturn:
-    known = {one.point_id: None for one in chosen.expansion.points}
-    name = chosen.experiment.name
-    refuse(f"point {point}: {name} has no such point at scale {chosen.at}; {did_you_mean(point, known)}")
+def _points(chosen: Chosen, given: Sequence[str]) -> list[Planned]:
+    """The sweep's points whose ids begin as was given; all where nothing was."""
+    points = chosen.expansion.points
+    for word in given:
+        if not any(one.point_id.startswith(word) for one in points):
+            nearest = did_you_mean(word, {one.point_id: None for one in points})
+            refuse(f"point {word}: {chosen.experiment.name} has no such point at scale {chosen.at}; {nearest}")
+    return [one for one in points if not given or one.point_id.startswith(tuple(given))]

@@ -20,7 +20,7 @@ class PointState:
     """Where one point stands: ok, queued, starting, running, missing, invalid, or the status of its last record."""
 
     planned: Planned
-    state: str  # queued: SLURM has it waiting; starting: a launch that has finished no iteration yet
+    state: str  # queued: SLURM or its job has it waiting; starting: a launch that has finished no iteration yet
     launches: int  # with status ok, on the files that the point names
     reason: str | None  # of what is under way, who runs it and why it waits
     iterations: int | None  # finished so far, of a running launch
@@ -79,8 +79,9 @@ def _under_way(planned: Planned, ok: int, launch: JobFolder, who: str, jobs: Job
     reason = None
     if note is not None:
         slurm = jobs.state(launch)
-        if slurm is None or slurm.waits:
+        waits = slurm is not None and slurm.waits
+        if waits or not launch.attempt():
             state = "queued"
-        waits = f" ({slurm.reason}{', held' if slurm.held else ''})" if slurm and slurm.waits and slurm.reason else ""
-        reason = f"{who}{waits}"
+        why = f" ({slurm.reason}{', held' if slurm.held else ''})" if slurm and waits and slurm.reason else ""
+        reason = f"{who}{why}"
     return PointState(planned, state, ok, reason, finished)

@@ -33,6 +33,9 @@ class Watcher(Protocol):
     def end(self, job: Job, record: Record) -> None:
         """The launch has its record."""
 
+    def notice(self, text: str) -> None:
+        """Something that whoever waits should know."""
+
 
 @dataclass(frozen=True)
 class LocalSweep:

@@ -112,11 +112,15 @@ class SlurmSweep:
         """Yield each launch that is in flight with its record, until none is left; launches that follow others too."""
         open_: dict[Path, _Followed] = {}
         asked = 0.0
+        told: set[str] = set()
         while True:
             if time.monotonic() - asked > ASK_SECONDS:
                 for folder in self.in_flight(points):
                     open_.setdefault(folder.path, _Followed(folder))
                 asked = time.monotonic()
+                for why in set(self.jobs.silent.values()) - told:
+                    watcher.notice(f"nothing can be learned of jobs in SLURM: {why}; waiting on")
+                told = set(self.jobs.silent.values())
             for path, one in list(open_.items()):
                 one.show(watcher)
                 if one.folder.finished or not path.exists():
@@ -141,11 +145,15 @@ class _Followed:
     def show(self, watcher: Watcher) -> None:
         """Show how far the launch has come."""
         if self.job is None:
-            if not (self.folder.path / "attempt.json").exists() or (job := Job.of(self.folder)) is None:
+            if not self.folder.attempt() or (job := Job.of(self.folder)) is None:
                 return
             self.job = job
             watcher.start(job)
-        for samples in self.folder.progress(self.seen):
+        progress = self.folder.progress(0)
+        if len(progress) < self.seen:  # the job started again
+            self.seen = 0
+            watcher.start(self.job)
+        for samples in progress[self.seen :]:
             self.seen += 1
             watcher.iteration(self.job, samples)
 
