@@ -64,7 +64,7 @@ def run_sweep(chosen: Chosen, how: How) -> int:
         if chosen.on is Backend.SLURM and not how.as_json:
             from suite.submissions import print_scripts
 
-            print_scripts(chosen, work)
+            print_scripts(chosen, how, work)
         return DONE
     if chosen.on is Backend.SLURM:
         from suite.submissions import submit_missing

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from command import call
 from layouts import point
 from pydantic import ValidationError
 
@@ -182,3 +183,38 @@ def test_a_launch_whose_folder_is_gone_does_not_lose_the_jobs_others(in_slurm, t
     found, _ = Store(tmp_path).read("one")
     assert [one.status for one in found] == ["failed", "ok"]
     assert "No such file or directory" in found[0].reason
+
+
+# What is said before anything is submitted
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """A working folder with a profile and a sweep of two points of one rank and one of two."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slurm" / "clusters").mkdir(parents=True)
+    profile = "name: there\nmax_ranks: 4\nslurm: {ranks_per_node: 2, gpus_per_rank: 0, max_minutes: 60}\n"
+    (tmp_path / "slurm" / "clusters" / "there.yaml").write_text(profile)
+    cases = "[{training.seed: 1}, {training.seed: 2}, {parallel.pipeline: 2}]"
+    tiny = "{layers: 2, hidden_size: 16, heads: 2, vocab_size: 64, seq_length: 8}"
+    text = f"name: one\nmodel: {tiny}\ntraining: {{global_batch: 4}}\ncluster: there\nsweep: {{cases: {cases}}}\n"
+    (tmp_path / "one.yaml").write_text(text)
+    return tmp_path
+
+
+def test_a_dry_run_shows_the_jobs_that_would_be_submitted(sweep):
+    answer = call("run", "one.yaml", "--on", "slurm", "--dry-run")
+    assert "cluster there: 2 launch(es) in 2 job(s), each on 1 node of 1 rank, 30 min" in answer.out
+    answer = call("run", "one.yaml", "--on", "slurm", "--dry-run", "--together", "--time", "45")
+    assert "cluster there: 2 launch(es) in 1 job(s), each on 1 node of 1 rank, 45 min" in answer.out
+    assert "cluster there: 1 launch(es) in 1 job(s), each on 1 node of 2 ranks, 45 min" in answer.out
+    assert not (sweep / "results").exists()
+    answer = call("run", "one.yaml", "--on", "slurm", "--dry-run", "--time", "90")
+    assert (answer.code, "--time 60 would work" in answer.err) == (2, True)
+
+
+def test_what_to_type_next_is_about_the_same_sweep(sweep):
+    answer = call("logs", "one.yaml", "training.seed=1", "--on", "slurm", "--cluster", "there", "--results", "my runs")
+    assert answer.code == 3
+    words = "suite run one.yaml training.seed=1 --on slurm --cluster there --results 'my runs' makes some"
+    assert words in answer.err

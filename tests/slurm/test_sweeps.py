@@ -287,6 +287,19 @@ def test_a_time_limit_gets_twice_the_time(folder, limited):
     assert set(states(folder, "limited").values()) == {"ok"}
 
 
+def test_a_preempted_job_with_a_short_limit_starts_again_and_is_ok(folder, limited):
+    rest = "parallel: {pipeline: 2, data: 2}\nmeasure: {iterations: 150}\ncluster: nodes\n"
+    experiment(folder, "preempted", rest)
+    assert on_slurm(folder, "preempted", "--time", "2").code == 0
+    launch = Launch(folder, "preempted", "nodes")
+    nodes = ask("sinfo", "-h", "-p", "urgent", "-o", "%D").strip()
+    ask("sbatch", "--partition=urgent", f"--nodes={nodes}", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    answer = on_slurm(folder, "preempted", "--wait")
+    assert answer.code == 0, answer
+    (record,) = records(folder, "preempted")
+    assert (record.status, record.environment["attempt"], record.environment["job_id"]) == ("ok", 1, launch.id)
+
+
 def test_a_node_that_dies_is_named_and_another_shell_follows_the_logs(folder):
     rest = f"parallel: {{pipeline: 2, data: 2}}\nmeasure: {{iterations: {LONG}}}\ncluster: no-retries\n"
     experiment(folder, "dying", rest)

@@ -12,7 +12,7 @@ from suite.experiment.submission import Slurm
 from suite.launch.claim import Claims
 from suite.launch.job import Job, JobFolder
 from suite.launch.slurm.settle import Jobs
-from suite.launch.slurm.shape import nodes_for, shape_of
+from suite.launch.slurm.shape import Shape, nodes_for, shape_of
 from suite.launch.slurm.submission import Submission
 from suite.launch.slurm.submit import Member, RefusedError, Submitted, check, submit
 from suite.launch.sweep import Watcher
@@ -49,12 +49,12 @@ class SlurmSweep:
         self.jobs.settle(given)
         return [one for one in given if one.path.exists() and not one.finished]
 
-    def members(self, work: Todo, watcher: Watcher) -> list[Member]:
+    def members(self, work: Todo, in_flight: Sequence[JobFolder], watcher: Watcher) -> list[Member]:
         """Claim the launches that are missing and not in flight, and put them into jobs."""
         for planned in work.invalid:
             record_invalid(planned, self.experiment, self.scale, "measured", self.store)
         flying = defaultdict(set)
-        for folder in self.in_flight([point for point, _ in work.missing]):
+        for folder in in_flight:
             flying[folder.path.parents[1].name].add(folder.path)
         taken: list[Job] = []
         for point, count in work.missing:
@@ -66,16 +66,16 @@ class SlurmSweep:
                     break
                 own = own | {job.folder}
                 taken.append(job)
-        return [self._member(jobs) for jobs in self._cut(taken)]
+        return [self._member([taken[i] for i in part]) for part in self.cut([job.point for job in taken])]
 
-    def _cut(self, jobs: list[Job]) -> list[list[Job]]:
-        """The launches that share a job."""
+    def cut(self, points: Sequence[Point]) -> list[list[int]]:
+        """Which launches share a job, by their places among `points`, the point of each."""
         if not self.together:
-            return [[job] for job in jobs]
-        alike: dict[tuple[str, int, int], list[Job]] = defaultdict(list)
-        for job in jobs:
-            name, ranks = job.point.cluster, job.point.parallel.ranks
-            alike[name, nodes_for(job.point, self._slurm(name)), ranks].append(job)
+            return [[place] for place in range(len(points))]
+        alike: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for place, point in enumerate(points):
+            ranks = point.parallel.ranks
+            alike[point.cluster, nodes_for(point, self._slurm(point.cluster)), ranks].append(place)
         return list(alike.values())
 
     def _slurm(self, cluster: str) -> Slurm:
@@ -83,11 +83,15 @@ class SlurmSweep:
         assert found is not None
         return found
 
+    def shape(self, points: Sequence[Point]) -> Shape:
+        """What one job asks for that runs launches of these points, which are of one cluster."""
+        name = points[0].cluster
+        return shape_of(points, self.cluster(name), self._slurm(name), self.minutes)
+
     def _member(self, jobs: list[Job]) -> Member:
-        name = jobs[0].point.cluster
-        cluster, slurm = self.cluster(name), self._slurm(name)
-        shape = shape_of([job.point for job in jobs], cluster, slurm, self.minutes)
-        return Member(tuple(jobs), name, slurm, shape)
+        points = [job.point for job in jobs]
+        name = points[0].cluster
+        return Member(tuple(jobs), name, self._slurm(name), self.shape(points))
 
     def submit(self, members: Sequence[Member]) -> Iterator[Submitted]:
         """Submit the jobs, one array for each shape. Raises RefusedError; whatever was not submitted is given up."""
