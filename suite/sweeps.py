@@ -202,7 +202,8 @@ def show_logs(chosen: Chosen, point: str | None, rank: int | None, follow: bool)
     newest = max(written, key=lambda one: (one.path / "job.json").stat().st_mtime, default=None)
     job = Job.of(newest) if newest else None
     if newest is None or job is None:
-        err.print(f"no launch has left logs; {chosen.command('run', '--on', chosen.on.value)} makes some")
+        on = () if chosen.on is Backend.LOCAL else ("--on", chosen.on.value)
+        err.print(f"no launch has left logs; {chosen.command('run', *on)} makes some")
         return NOTHING_MEASURED
     if rank is not None and not 0 <= rank < job.point.parallel.ranks:
         refuse(f"--rank {rank}: the point has {job.point.parallel.ranks} ranks; 0 would work")
