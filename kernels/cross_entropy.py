@@ -15,9 +15,9 @@ Combine = Callable[[_torch.Tensor], _torch.Tensor]
 
 def _places(targets: _torch.Tensor, first: int, width: int) -> tuple[_torch.Tensor, _torch.Tensor]:
     """The targets as columns here, and which of them are another rank's."""
-    local = targets - first
-    elsewhere = (local < 0) | (local >= width)
-    return local.masked_fill(elsewhere, 0), elsewhere
+    wanted = targets - first
+    local = wanted.clamp(0, width - 1)
+    return local, local != wanted
 
 
 class _Reference(_torch.autograd.Function):
@@ -55,8 +55,11 @@ class _Reference(_torch.autograd.Function):
         return ((probability - hit) * grad).to(ctx.dtype), None, None, None, None, None
 
 
-class _InPlace(_torch.autograd.Function):
-    """The same in place on one copy of the logits, with one reduction for both sums."""
+class _Softmax(_torch.autograd.Function):
+    """By torch's softmax over this rank's columns, which the backward pass brings to the whole vocabulary's.
+
+    A rank's part of the denominator follows from its softmax's largest value, which is that of its largest logit.
+    """
 
     @staticmethod
     def forward(
@@ -69,24 +72,27 @@ class _InPlace(_torch.autograd.Function):
         total: Combine,
     ) -> _torch.Tensor:
         local, elsewhere = _places(targets, first, logits.shape[-1])
-        probability = logits.detach().to(_torch.promote_types(logits.dtype, _torch.float32), copy=True)
-        probability[..., real:] = -_torch.inf
-        probability -= largest(probability.amax(dim=-1)).unsqueeze(-1)
-        picked = probability.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
-        probability.exp_()
-        denominator, chosen = total(_torch.stack([probability.sum(dim=-1), picked]))
-        probability /= denominator.unsqueeze(-1)
-        ctx.save_for_backward(probability, local, elsewhere)
-        ctx.dtype = logits.dtype
-        return (denominator.log() - chosen).sum()
+        wide, ctx.dtype = _torch.promote_types(logits.dtype, _torch.float32), logits.dtype
+        if real < logits.shape[-1]:  # as low as it can be, and finite: there may be nothing but padding here
+            logits = logits.clone()
+            logits[..., real:] = _torch.finfo(logits.dtype).min
+        probability = logits.softmax(dim=-1, dtype=wide)
+        denominator = logits.amax(dim=-1).to(wide) - probability.amax(dim=-1).log()  # its logarithm
+        highest = largest(denominator.clone())
+        share = (denominator - highest).exp()
+        picked = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1).to(wide) - highest
+        shares, chosen = total(_torch.stack([share, picked.masked_fill(elsewhere, 0.0)]))
+        ctx.save_for_backward(probability, local, elsewhere, share / shares)
+        return (shares.log() - chosen).sum()
 
     @staticmethod
     @_once_differentiable
     def backward(ctx: Any, grad: _torch.Tensor) -> tuple[_torch.Tensor | None, ...]:
-        probability, local, elsewhere = ctx.saved_tensors
-        hit = (~elsewhere).to(probability.dtype).unsqueeze(-1)
-        probability.scatter_add_(-1, local.unsqueeze(-1), -hit)
-        return probability.mul_(grad).to(ctx.dtype), None, None, None, None, None
+        probability, local, elsewhere, share = ctx.saved_tensors
+        probability *= (share * grad).unsqueeze(-1)
+        hit = grad.expand(elsewhere.shape).masked_fill(elsewhere, 0.0).to(probability.dtype)
+        probability.scatter_add_(-1, local.unsqueeze(-1), -hit.unsqueeze(-1))
+        return probability.to(ctx.dtype), None, None, None, None, None
 
 
 def reference(
@@ -99,8 +105,8 @@ def reference(
 def torch(
     logits: _torch.Tensor, targets: _torch.Tensor, first: int, real: int, largest: Combine, total: Combine
 ) -> _torch.Tensor:
-    """In place; torch has no form for a split vocabulary."""
-    return _InPlace.apply(logits, targets, first, real, largest, total)
+    """By torch's softmax, and in place after it; torch has no form for a split vocabulary."""
+    return _Softmax.apply(logits, targets, first, real, largest, total)
 
 
 def triton(

@@ -47,12 +47,20 @@ class DropoutMask:
         keys = self.keys
         x = torch.arange(self.first, self.first + elements, dtype=torch.int32, device=keys.device).mul_(signed(SPREAD))
         x = x ^ keys[:, 0:1]
+        shifted = torch.empty_like(x)
         for shift, factor in ROUNDS:
-            x ^= (x >> shift) & (_MASK32 >> shift)
+            _mix(x, shift, shifted)
             x *= signed(factor)
             x += keys[:, 1:2]
-        x ^= (x >> 16) & (_MASK32 >> 16)
-        return x
+        return _mix(x, 16, shifted)
+
+
+def _mix(x: torch.Tensor, shift: int, shifted: torch.Tensor) -> torch.Tensor:
+    """x ^= x >> shift in place, the bits that come in being zeros; `shifted` is overwritten."""
+    torch.bitwise_right_shift(x, shift, out=shifted)
+    shifted &= _MASK32 >> shift
+    x ^= shifted
+    return x
 
 
 class _Drop(torch.autograd.Function):
@@ -72,8 +80,10 @@ class _Drop(torch.autograd.Function):
 
 
 def multiplied(x: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
-    """x * kept * scale in one pass."""
-    product: torch.Tensor = torch.ops.aten.native_dropout_backward(x, kept, scale)  # the operator for this very product
+    """x * kept * scale; on a GPU in one pass, by the operator for this very product."""
+    if not x.is_cuda:
+        return torch.mul(x, kept).mul_(scale)
+    product: torch.Tensor = torch.ops.aten.native_dropout_backward(x, kept, scale)
     return product
 
 

@@ -266,7 +266,7 @@ def test_what_can_run(sections):
 @pytest.mark.parametrize(
     ("kernels", "said"),
     [
-        ("triton", "kernels=triton: triton.*; kernels=auto would work"),
+        ("triton", "kernels='triton': triton.*; kernels=auto would work"),
         ({"attention": "apex", "layer_norm": "torch"}, "kernels=.*: apex.*NVIDIA.*; kernels=auto would work"),
         ({"bias_gelu": "apex"}, "kernels.bias_gelu=apex: bias_gelu has reference, torch, triton; .*=auto would work"),
     ],
