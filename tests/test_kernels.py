@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layouts import point, training_step
 
 from suite.kernels.adamw import Hyperparameters
 from suite.kernels.dropout_mask import DropoutMask
@@ -331,3 +332,22 @@ def test_fused_operators_move_fewer_bytes_than_their_references(name):
     for case in cases(Sizes(8, 2, 12, 3, 40), torch.float32, torch.device("cpu")):
         if name in OPERATORS[case.operator]:
             assert moved(case, name) <= moved(case, "reference"), case.operator
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_engine_computes_the_same_with_every_set_dropout_included(name):
+    model = {"layers": 1, "hidden_size": 8, "heads": 2, "vocab_size": 30, "seq_length": 4, "dropout": 0.2}
+    training = {"optimizer": "adamw", "gradient_clip": 0.5}
+
+    def trained(kernels: str) -> tuple[list[Any], list[torch.Tensor]]:
+        at = point(batch=2, microbatch=2, model=model, training=training).model_copy(update={"kernels": kernels})
+        step = training_step(at)
+        samples = [step.run(number) for number in range(2)]
+        assert set(step.kernels.names.values()) <= {kernels, "torch"}
+        return [(sample.loss, sample.grad_norm) for sample in samples], [p.detach() for p in step.parameters()]
+
+    (expected, weights), (found, mine) = trained("reference"), trained(name)
+    assert found == [pytest.approx(pair, rel=1e-10) for pair in expected]
+    assert expected[0][1] > 0.5, "nothing was clipped"
+    for one, other in zip(mine, weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
