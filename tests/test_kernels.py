@@ -318,20 +318,17 @@ def test_the_readmes_table_is_what_is_counted():
     assert "\n".join(table()) in readme
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_fused_operators_move_fewer_bytes_than_their_references(name):
-    """By what torch runs; inside a Triton kernel nothing is counted, so that only what lies around it is."""
+def test_torchs_fused_operators_move_no_more_bytes_than_their_references():
     from suite.kernels.cases import Sizes, cases
     from suite.kernels.traffic import Counted
 
-    def moved(case: Any, of: str) -> int:
+    def moved(case: Any, name: str) -> int:
         with Counted() as counted:
-            case.back(case.run(implementation(case.operator, of)))
+            case.back(case.run(implementation(case.operator, name)))
         return counted.bytes
 
     for case in cases(Sizes(8, 2, 12, 3, 40), torch.float32, torch.device("cpu")):
-        if name in OPERATORS[case.operator]:
-            assert moved(case, name) <= moved(case, "reference"), case.operator
+        assert moved(case, "torch") <= moved(case, "reference"), case.operator
 
 
 @pytest.mark.parametrize("name", HERE)
