@@ -31,7 +31,7 @@ def add_kernel(main_ptr, sorted_ptr, order_ptr, rows_ptr, count, width, ACC: tl.
 
 def add_rows(main: torch.Tensor, indices: torch.Tensor, rows: torch.Tensor) -> None:
     """main[indices[i]] += rows[i]; main [V, h], rows [..., h]."""
-    contiguous(main=main, rows=rows)
+    contiguous(main=main)
     ordered, order = torch.sort(indices.flatten(), stable=True)
     width = main.shape[-1]
     block = min(BLOCK, block_of(width))
@@ -39,7 +39,7 @@ def add_rows(main: torch.Tensor, indices: torch.Tensor, rows: torch.Tensor) -> N
         main,
         ordered,
         order,
-        rows,
+        rows.contiguous(),
         len(order),
         width,
         ACC=accumulator(main.dtype),

@@ -101,7 +101,7 @@ class _ColumnLinear(torch.autograd.Function):
         if wanted and ctx.gradients is None:
             grad_weight = product_gradient(whole, grad)
         elif wanted:
-            ctx.gradients.add(weight, ctx.gradients.product(whole), grad)
+            ctx.gradients.add_weight(weight, whole, grad)
         if pending is not None:
             pending.wait()
         return grad_x, grad_weight, None, None

@@ -10,7 +10,6 @@ What is kept is what the computation needs: the output's gradient and, for a pro
 """
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,9 +57,10 @@ class WeightGradients:
         add(parameter.main_grad, grad)
         self.accumulated(parameter)
 
-    def product(self, x: torch.Tensor) -> AddTo:
-        """What adds the gradient of a weight [out, in] whose product's input is x [..., in]."""
-        return partial(_add_product, self.add_product, x)
+    def add_weight(self, weight: ModelParameter, x: torch.Tensor, grad: torch.Tensor) -> None:
+        """Add the gradient of a weight [out, in] now, from its product's input [..., in] and output's gradient."""
+        self.add_product(weight.main_grad, x, grad)
+        self.accumulated(weight)
 
 
 class _Tap(torch.autograd.Function):
@@ -100,10 +100,6 @@ def tap(output: torch.Tensor, gradients: WeightGradients, *parameters: tuple[Mod
 def product_gradient(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """The gradient [out, in] of a weight from its input x [..., in] and its output's gradient [..., out]."""
     return torch.matmul(grad.flatten(0, -2).t(), x.flatten(0, -2))
-
-
-def _add_product(add: AddProduct, x: torch.Tensor, main: torch.Tensor, grad: torch.Tensor) -> None:
-    add(main, x, grad)
 
 
 def row_sum(grad: torch.Tensor) -> torch.Tensor:
