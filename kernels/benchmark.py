@@ -37,7 +37,7 @@ class Line:
     operator: str
     sizes: str
     precision: str
-    implementation: str  # plain: what plain torch does
+    implementation: str  # plain: what plain torch does; again: the same once more, which shows how sure a ratio is
     automatic: bool  # whether `auto` takes it
     forward: float
     backward: float
@@ -70,7 +70,11 @@ def copy_rate(device: Device) -> float:
 def measured(case: Case, precision: str, device: Device, rounds: int, least: float, copied: float) -> Iterator[Line]:
     """A case by everything that is here."""
     names = [name for name in OPERATORS[case.operator] if problem({case.operator: name}, device) is None]
-    functions = {"plain": case.plain, **{name: implementation(case.operator, name) for name in names}}
+    functions = {
+        "plain": case.plain,
+        "again": case.plain,
+        **{name: implementation(case.operator, name) for name in names},
+    }
     now, order, chance = clock(device), list(functions), random.Random(1)
     calls = {name: _calls(case, function, now, least) for name, function in functions.items()}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}

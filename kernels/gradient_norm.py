@@ -13,11 +13,14 @@ def reference(tensors: Sequence[_torch.Tensor]) -> _torch.Tensor:
 
 
 def torch(tensors: Sequence[_torch.Tensor]) -> _torch.Tensor:
-    """From norms, of all tensors in one launch on a GPU. A processor adds up in 32 bits, so there in pieces."""
-    if not tensors[0].is_cuda:
-        tensors = [piece for tensor in tensors for piece in tensor.split(_PIECE)]
-    norms = _torch.stack(_torch._foreach_norm(list(tensors))).double()
-    return norms.dot(norms)
+    """From norms, of all tensors in one launch on a GPU. A processor adds up in 32 bits, so there piece by piece."""
+    if tensors[0].is_cuda:
+        return _torch.stack(_torch._foreach_norm(list(tensors))).double().square().sum()
+    squares = []
+    for tensor in tensors:
+        pieces = tensor.split(_PIECE) if tensor.numel() > _PIECE else (tensor,)
+        squares += [_torch.dot(piece, piece) for piece in pieces]
+    return _torch.stack(squares).sum(dtype=_torch.float64)
 
 
 def triton(tensors: Sequence[_torch.Tensor]) -> _torch.Tensor:
