@@ -37,7 +37,7 @@ class Line:
     operator: str
     sizes: str
     precision: str
-    implementation: str  # plain: what plain torch does; again: the same once more, which shows how sure a ratio is
+    implementation: str  # plain: what plain torch does; again: the same once more
     automatic: bool  # whether `auto` takes it
     forward: float
     backward: float
@@ -68,7 +68,7 @@ def copy_rate(device: Device) -> float:
 
 
 def measured(case: Case, precision: str, device: Device, rounds: int, least: float, copied: float) -> Iterator[Line]:
-    """A case by everything that is here."""
+    """A case by everything that is here; plain torch twice, which shows how sure a ratio is."""
     names = [name for name in OPERATORS[case.operator] if problem({case.operator: name}, device) is None]
     functions = {
         "plain": case.plain,
