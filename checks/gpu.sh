@@ -7,7 +7,7 @@
 #      HFU and MFU: records as every run leaves them, and a report                        -> results/runs/kernels/gpu
 #
 # PYTHON=... chooses the interpreter, RESULTS=... another folder than results. Without apex, or Triton, its parts are
-# skipped and said. Without a GPU, `checks/gpu.sh --dry-run` does on the processor what of it a processor can do: that
+# skipped and said; Triton compiles its launchers with a C compiler. Without a GPU, `checks/gpu.sh --dry-run` does on the processor what of it a processor can do: that
 # every command runs, with sizes that take a moment; its figures mean nothing and are written to a folder of their own.
 # The engine has no CUDA graphs and does not call torch.compile, so there are no such variants.
 set -euo pipefail

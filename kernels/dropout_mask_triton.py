@@ -28,8 +28,8 @@ def is_kept(place, key_ptr, threshold):
 @triton.jit
 def drop_kernel(x_ptr, y_ptr, keys_ptr, elements, first, threshold, scale, ACC: tl.constexpr, BLOCK: tl.constexpr):
     """Some elements of one of the mask's blocks."""
-    block = tl.program_id(0)
-    offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(1)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < elements
     start = block.to(tl.int64) * elements
     x = tl.load(x_ptr + start + offsets, mask=inside, other=0.0).to(ACC)
@@ -40,7 +40,7 @@ def drop_kernel(x_ptr, y_ptr, keys_ptr, elements, first, threshold, scale, ACC: 
 def _drop(x: torch.Tensor, mask: DropoutMask) -> torch.Tensor:
     blocks, y = len(mask.keys), torch.empty_like(x)
     elements = x.numel() // blocks
-    drop_kernel[blocks, triton.cdiv(elements, BLOCK)](
+    drop_kernel[triton.cdiv(elements, BLOCK), blocks](  # the second dimension of a grid ends at 65535
         x,
         y,
         mask.keys,
