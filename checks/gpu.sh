@@ -6,10 +6,12 @@
 #   3. iterations of the largest GPT that the time allows (1.7 billion parameters, bf16), with every set of kernels, with
 #      HFU and MFU: records as every run leaves them, and a report                        -> results/runs/kernels/gpu
 #
-# PYTHON=... chooses the interpreter, RESULTS=... another folder than results. Without apex, or Triton, its parts are
-# skipped and said; Triton compiles its launchers with a C compiler. Without a GPU, `checks/gpu.sh --dry-run` does on the processor what of it a processor can do: that
-# every command runs, with sizes that take a moment; its figures mean nothing and are written to a folder of their own.
-# The engine has no CUDA graphs and does not call torch.compile, so there are no such variants.
+# PYTHON=... chooses the interpreter, RESULTS=... another folder than results. Without apex, or Triton (which needs a C
+# compiler for its launchers), its parts are skipped, and that is said. The engine has no CUDA graphs and does not call
+# torch.compile, so there are no such variants.
+#
+# Without a GPU, `checks/gpu.sh --dry-run` does on the processor what of it a processor can do: every command runs, at sizes
+# that take a moment. Its figures mean nothing and go to a folder of their own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}

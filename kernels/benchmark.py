@@ -25,7 +25,7 @@ from suite.kernels.registry import OPERATORS, Device, choose, implementation, pr
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES: dict[Device, tuple[Sizes, ...]] = {
     "cpu": (Sizes(64, 4, 128, 4, 1024), Sizes(128, 2, 256, 4, 8192), Sizes(256, 1, 512, 8, 8192)),
-    "cuda": (Sizes(1024, 4, 2048, 16, 51200), Sizes(2048, 2, 4096, 32, 51200)),
+    "cuda": (Sizes(2048, 2, 4096, 32, 51200),),
 }
 _COPIED: dict[Device, int] = {"cpu": 64 << 20, "cuda": 1 << 30}  # bytes
 
