@@ -26,7 +26,7 @@ from suite.kernels.registry import OPERATORS, choose, implementation, problem, s
 HERE = ("torch", *(("triton",) if find_spec("triton") else ()))
 DTYPE = st.sampled_from(list(ROUNDOFF))
 ROWS, BATCH, WIDTH = st.integers(1, 5), st.integers(1, 3), st.integers(1, 37)
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=10, deadline=None)
 
 
 def random(*shape: int) -> torch.Tensor:
