@@ -20,14 +20,14 @@ from suite.ending import (
     refuse,
     to_the_end,
 )
+from suite.folders import RUNS, results_folders
 from suite.pipeline.names import SCHEDULE_NAMES
+from suite.regressions import add_commands
 
 if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
     from suite.experiment.expansion import Expansion
     from suite.experiment.spec import Experiment
     from suite.records.schema import Source
-
-RUNS = Path("results/runs")
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
@@ -36,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+add_commands(app)
 
 
 class Backend(StrEnum):
@@ -80,15 +81,6 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 def main() -> None:
     """Run the command line."""
     to_the_end(app)
-
-
-def _folders(results: Sequence[Path] | None) -> list[Path]:
-    """The results folders to read, none of which may be a file."""
-    folders = list(results or [RUNS])
-    for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            refuse(f"--results {folder}: it is a file; a folder, such as {RUNS}, would work")
-    return folders
 
 
 def _records(folders: Sequence[Path], name: str, scale: str, source: "Source") -> tuple[list[Any], list[Any]]:
@@ -172,7 +164,7 @@ def _run(
     from suite.launch.sweep import todo
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    records, problems = _records(_folders([results]), found.name, chosen, on.source)
+    records, problems = _records(results_folders([results]), found.name, chosen, on.source)
     work = todo(expansion.points, records, fresh)
     print_skipped(problems)
     for planned in work.invalid:
@@ -299,7 +291,7 @@ def status(
     from suite.launch.status import states
 
     found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    folders = _folders(results)
+    folders = results_folders(results)
     records, problems = _records(folders, found.name, chosen, on.source)
     rows = states(expansion.points, records, [folder / found.name / chosen / on.source for folder in folders])
     if as_json:
@@ -337,7 +329,7 @@ def report(
     given = words or []
     names = [word for word in given if "=" not in word]
     overrides = [word for word in given if "=" in word]
-    wanted = Wanted(names, overrides, scale, explain, claims, _folders(results), out_dir)
+    wanted = Wanted(names, overrides, scale, explain, claims, results_folders(results), out_dir)
     raise typer.Exit(report_on(wanted))
 
 

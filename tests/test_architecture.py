@@ -30,9 +30,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.pipeline.ready_engine",),
     ("suite.training", "suite.simulate"),
     ("suite.launch",),
+    ("suite.regression",),
     ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
-    ("suite.reports", "suite.fitting"),
+    ("suite.folders",),
+    ("suite.reports", "suite.regressions", "suite.fitting"),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
