@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from suite.experiment.catalogue import default_scale, load_experiment
+from suite.experiment.catalogue import default_scale, list_experiments, load_experiment
 from suite.experiment.errors import BadInput, Problem
 from suite.experiment.expansion import expand
 from suite.experiment.overrides import read_overrides
@@ -119,8 +119,14 @@ def _machines(name: str, scope: Scope, chosen: frozenset[str] | None) -> Side:
 
 def _records(folders: Sequence[Path], scope: Scope) -> tuple[dict[PointKey, list[PointLaunches]], list[store.Problem]]:
     """The records in scope by point and revision."""
-    names = [load_experiment(scope.experiment).name] if scope.experiment else []
-    names = names or sorted({name for folder in folders for name in Store(folder).experiments()})
+    recorded = sorted({name for folder in folders for name in Store(folder).experiments()})
+    asked = scope.experiment
+    if asked is None:
+        names = recorded
+    elif asked in recorded and asked not in list_experiments():  # its file is gone, or lies elsewhere
+        names = [asked]
+    else:
+        names = [load_experiment(asked).name]
     records: list[StoredRecord] = []
     problems: list[store.Problem] = []
     for name in names:
