@@ -2,6 +2,7 @@
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from suite.folders import results_folders
 if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
     from suite.regression.comparison import Comparison
     from suite.regression.rules import Rules
+
+SESSIONS = Path("results/regressions")
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides that choose points of the experiment.")
@@ -40,9 +43,16 @@ Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write a summa
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
+class TurnsOn(StrEnum):
+    """Where `suite regress` runs points."""
+
+    LOCAL = "local"
+    EMULATE = "emulate"
+
+
 def add_commands(app: typer.Typer) -> None:
     """Put the commands beside those that the app has."""
-    for command in (compare, baseline):
+    for command in (compare, baseline, regress, history):
         app.command()(command)
 
 
@@ -129,10 +139,72 @@ def baseline(
     raise typer.Exit(DONE if copies else NOTHING_MEASURED)
 
 
+def regress(
+    experiment: ExperimentName,
+    overrides: Overrides = None,
+    base: Annotated[str | None, typer.Option("--base", help="The revision to compare with, such as main.")] = None,
+    candidate: Annotated[str, typer.Option("--candidate", help="The revision that may be slower.")] = "HEAD",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Compare the candidate with itself: what can this machine resolve?")
+    ] = False,
+    change: Annotated[str, typer.Option("--change", help="The change that --calibrate plans for.")] = "10%",
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", help="Launches of either side.", show_default="8; to calibrate, 10")
+    ] = None,
+    on: Annotated[TurnsOn, typer.Option("--on", help="Where the points run.")] = TurnsOn.LOCAL,
+    scale: Annotated[
+        str | None, typer.Option("--scale", help="The experiment's scale; laptop where it exists.")
+    ] = None,
+    tolerance: Tolerance = None,
+    rules_file: RulesFile = None,
+    strict: Strict = False,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    as_json: AsJson = False,
+    results: Annotated[Path, typer.Option("--results", help="The folder that sessions go to.")] = SESSIONS,
+) -> None:
+    """Measure two revisions of the suite in turns, here and now, and compare them."""
+    from suite.regressing import Asked, calibrate_here, regress_here
+
+    if calibrate == (base is not None):
+        refuse(
+            "--base: suite regress needs a revision to compare with, such as --base main; or --calibrate, and no base"
+        )
+    asked = Asked(
+        *(experiment, overrides or [], scale, on.value, candidate),
+        pairs=pairs,
+        rules=_rules(rules_file, tolerance),
+        folder=results,
+        quiet=as_json,
+    )
+    if base is None:
+        raise typer.Exit(calibrate_here(asked, _tolerance("--change", change)))
+    show(regress_here(asked, base), strict, as_json, junit, markdown)
+
+
+def history(
+    experiment: ExperimentName,
+    scale: ScaleName = None,
+    least: Annotated[str, typer.Option("--least", help="The smallest step that is told.")] = "2%",
+    as_json: AsJson = False,
+    results: Results = None,
+) -> None:
+    """Show how each point's time went over revisions, where it changed its level, and which commits lie there."""
+    from suite.history import history_of
+
+    raise typer.Exit(history_of(experiment, scale, _tolerance("--least", least), results_folders(results), as_json))
+
+
 def _rules(file: Path | None, tolerance: str | None) -> "Rules":
-    from suite.regression.rules import read_rules, read_tolerance
+    from suite.regression.rules import read_rules
+
+    return read_rules(file, None if tolerance is None else _tolerance("--tolerance", tolerance))
+
+
+def _tolerance(option: str, text: str) -> float:
+    from suite.regression.rules import read_tolerance
 
     try:
-        return read_rules(file, None if tolerance is None else read_tolerance(tolerance))
+        return read_tolerance(text)
     except ValueError as error:
-        refuse(f"--tolerance {error}")
+        refuse(f"{option} {error}")

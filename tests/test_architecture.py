@@ -34,7 +34,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
     ("suite.folders",),
-    ("suite.reports", "suite.regressions", "suite.fitting"),
+    ("suite.reports", "suite.regressing", "suite.history", "suite.fitting"),
+    ("suite.regressions",),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -174,6 +175,8 @@ def measured(tmp_path_factory):
         ("plan", "quickstart"),
         ("schedule", "interleaved", "--stages", "4", "--microbatches", "8"),
         ("status", "quickstart"),
+        ("baseline", "main", "quickstart"),
+        ("history", "quickstart"),
         ("report", "quickstart"),
         ("run", "quickstart", "--dry-run"),
         ("run", "quickstart", "--on", "simulate"),

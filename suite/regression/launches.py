@@ -61,12 +61,17 @@ class PointLaunches:
     @property
     def label(self) -> str:
         """The point in a few words."""
-        return f"{self.point.layout} {self.point.schedule_label} m={self.point.microbatches}"
+        return point_label(self.point)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
         """That of its launches; of the last one where they differ, None without any."""
         return fingerprint(self.launches[-1].record) if self.launches else None
+
+
+def point_label(point: Point) -> str:
+    """A point in a few words."""
+    return f"{point.layout} {point.schedule_label} m={point.microbatches}"
 
 
 def moment(text: str) -> float:

@@ -119,6 +119,13 @@ def _machines(name: str, scope: Scope, chosen: frozenset[str] | None) -> Side:
 
 def _records(folders: Sequence[Path], scope: Scope) -> tuple[dict[PointKey, list[PointLaunches]], list[store.Problem]]:
     """The records in scope by point and revision."""
+    records, problems = records_of(folders, scope)
+    points, edited = by_revision(records)
+    return points, sorted([*problems, *edited])
+
+
+def records_of(folders: Sequence[Path], scope: Scope) -> tuple[list[StoredRecord], list[store.Problem]]:
+    """The records in scope. Raises BadInput for an experiment that has neither a file nor records."""
     recorded = sorted({name for folder in folders for name in Store(folder).experiments()})
     asked = scope.experiment
     if asked is None:
@@ -136,8 +143,7 @@ def _records(folders: Sequence[Path], scope: Scope) -> tuple[dict[PointKey, list
             continue
         records += found
         problems += skipped
-    points, edited = by_revision(records)
-    return points, sorted([*problems, *edited])
+    return records, problems
 
 
 def _chosen(scope: Scope, *more: str) -> frozenset[str] | None:
