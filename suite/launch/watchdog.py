@@ -30,6 +30,8 @@ class Board:
         self.rank = rank
         with file.open("r+b") as opened:
             self.memory = mmap.mmap(opened.fileno(), 0)
+        self.codes = memoryview(self.memory).cast("q")[2 * rank : 2 * rank + 1]
+        self.times = memoryview(self.memory).cast("d")[2 * rank + 1 : 2 * rank + 2]
 
     @staticmethod
     def create(file: Path, ranks: int) -> None:
@@ -42,7 +44,8 @@ class Board:
         """Note what this rank is at: instruction n of its program as 2n (waiting for its input) or 2n + 1 (carrying it
         out), and phase k of `PHASES` as -1 - k.
         """
-        _NOTE.pack_into(self.memory, self.rank * _NOTE.size, code, time.monotonic())
+        # Whole numbers at once: `pack_into` first clears the note, and the front would read a time of 0.
+        self.codes[0], self.times[0] = code, time.monotonic()
 
     def note_phase(self, phase: str) -> None:
         """Note a phase by its words."""

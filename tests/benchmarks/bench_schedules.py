@@ -1,0 +1,35 @@
+"""Schedules: generating, proving, and predicting them."""
+
+import pytest
+
+from suite.experiment.point import Schedule
+from suite.pipeline.collection import no_collection
+from suite.pipeline.generators import generate
+from suite.pipeline.proof import prove
+from suite.pipeline.timeline import Costs, Link, Network, timeline
+
+STAGES, MICROBATCHES = 8, 64
+NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera", "dualpipe", "hanayo", "list")
+
+
+def made(name):
+    options = {"name": name, **({"cap": STAGES} if name == "list" else {})}
+    return generate(Schedule.model_validate(options), STAGES, MICROBATCHES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_generation(benchmark, name):
+    with no_collection():
+        benchmark.pedantic(made, (name,), rounds=10, warmup_rounds=1)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
+def test_proof(benchmark, name):
+    with no_collection():
+        benchmark.pedantic(prove, (made(name),), rounds=8, warmup_rounds=1)
+
+
+@pytest.mark.parametrize("network", [None, Network(1.0, Link(latency=0.1, bandwidth=100.0))], ids=("free", "network"))
+def test_simulation(benchmark, network):
+    with no_collection():
+        benchmark.pedantic(timeline, (made("interleaved"), Costs(), network), rounds=8, warmup_rounds=1)
