@@ -75,9 +75,18 @@ def test_what_is_written_is_the_same_every_time(here):
         "skipped": "1",
     }
     assert "REGRESSION" in suite.find("testcase/failure").get("message")
+    assert {case.get("name")[-8:] for case in suite.findall("testcase")} == {"measured"}
     summary = texts[0][2].decode()
     assert summary.startswith("### Throughput: a regression, or a point that failed (1 INCONCLUSIVE, 1 REGRESSION)")
     assert summary.count("| 2% (default) |") == 2
+
+
+def test_what_a_terminal_printed_is_still_xml(here):
+    sides("a", "b", pairs=1)
+    keep("b", launch_of(9, 0.1, status="failed", reason="\x1b[31mno\x00", iterations=None), "def5678")
+    assert call("compare", "a", "b", "--junit", "j.xml").code == 1
+    (failure,) = ElementTree.parse("j.xml").iter("failure")
+    assert failure.get("message") == "failed: failed: [31mno"
 
 
 def test_one_launch_or_six_say_nothing_of_a_regression(here):
@@ -128,8 +137,8 @@ def test_a_candidate_that_failed_fails(here):
     keep("b", launch_of(51, 0.1), "def5678")
     (row,) = compare("a", "b", code=0)
     assert row["notes"] == [
-        "1 launches of the candidate gave no number: failed: ValueError: no",
-        "1 launches of the candidate have no partner",
+        "launches of the candidate that gave no number: 1, the last: failed: ValueError: no",
+        "launches of the candidate without a partner: 1",
     ]
     for place in range(3):
         keep("c", launch_of(place, 0.1, **failed))
@@ -281,6 +290,8 @@ def test_a_baseline_is_kept_apart_for_every_machine(here):
     assert call("baseline", "main", "synthetic").code == 0
     assert len(list(Path("results/baselines/main").iterdir())) == 2
     assert compare("main", "new", code=0)[0]["verdict"] == "EQUIVALENT", "the first machine's is still there"
+    (own,) = Path("results/baselines/main").glob("*/synthetic/laptop/measured/*/def5678-0.json")
+    assert call("baseline", "main", "synthetic", "--results", str(own.parents[4])).code == 0, "onto itself"
     again = call("baseline", "main", "synthetic")
     assert "8 launches in results/baselines/main" in again.out
     assert len(list(Path("results/baselines").rglob("*.json"))) == 16, "saved again, it is not doubled"

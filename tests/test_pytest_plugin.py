@@ -31,12 +31,12 @@ PLUGIN = "suite.regression.pytest_plugin"
 def theirs(pytester, monkeypatch):
     """A project with an experiment; a function that runs one test of it."""
     monkeypatch.setattr(process, "run_suite", lambda arguments: call(*arguments).err.strip().splitlines()[-1:])
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     Path("mine.yaml").write_text(EXPERIMENT)
 
     def run(body, *options):
         pytester.makepyfile(f"def test_throughput(suite_point):\n    {body}\n")
-        plugins = (part for name in (PLUGIN, "no:benchmark", "no:xdist") for part in ("-p", name))
-        return pytester.runpytest_inprocess(*plugins, *options)
+        return pytester.runpytest_inprocess("-p", PLUGIN, *options)
 
     return run
 

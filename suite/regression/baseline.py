@@ -49,9 +49,10 @@ def save_baseline(name: str, points: Iterable[PointLaunches]) -> list[Path]:
         key = one.key
         store = BASELINES / name / fingerprint_id(one.fingerprint)
         folder = store / key.experiment / key.scale / key.source / key.point_id
-        shutil.rmtree(folder, ignore_errors=True)
+        contents = [(launch.record, Path(launch.record.file).read_bytes()) for launch in one.launches]
+        shutil.rmtree(folder, ignore_errors=True)  # after reading: it may be what is copied
         folder.mkdir(parents=True)
-        for launch in one.launches:
-            copies.append(folder / f"{launch.record.revision}-{launch.record.launch}.json")
-            shutil.copyfile(launch.record.file, copies[-1])
+        for number, (record, content) in enumerate(contents):
+            copies.append(folder / f"{record.revision}-{number}.json")
+            copies[-1].write_bytes(content)
     return copies

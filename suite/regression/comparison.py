@@ -154,9 +154,11 @@ def _notes(base: PointLaunches, after: PointLaunches, count: int) -> list[str]:
     notes = []
     for side, name in ((base, "baseline"), (after, "candidate")):
         if side.unusable:
-            notes.append(f"{len(side.unusable)} launches of the {name} gave no number: {side.unusable[-1]}")
+            notes.append(
+                f"launches of the {name} that gave no number: {len(side.unusable)}, the last: {side.unusable[-1]}"
+            )
         if len(side.launches) > count:
-            notes.append(f"{len(side.launches) - count} launches of the {name} have no partner")
+            notes.append(f"launches of the {name} without a partner: {len(side.launches) - count}")
     if base.key.source != "simulated" and not _interleaved(base.launches[:count], after.launches[:count]):
         notes.append("the sides were not measured in turns: a drift between them would look like a change")
     return notes

@@ -102,10 +102,11 @@ def _point(row: Row) -> str:
 
 
 def _sentence(row: Row, found: Comparison) -> str:
-    """One point in one sentence."""
-    if row.effect is None:
-        return f"{row.standing}: {row.reason}"
-    return "; ".join([f"{row.verdict}: {_measured(row.effect)}", *_details(row, found)])
+    """One point in one sentence, without what XML does not take, such as a terminal's colours."""
+    parts = [f"{row.standing}: {row.reason}"]
+    if row.effect:
+        parts = [f"{row.verdict}: {_measured(row.effect)}", *_details(row, found)]
+    return "".join(filter(str.isprintable, "; ".join(parts)))
 
 
 def _measured(effect: Effect) -> str:

@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "name"), CASES, ids="-".join)
+@pytest.mark.parametrize(("operator", "name"), CASES)
 def test_forward_and_backward(benchmark, operator, name):
     function = getattr(import_module(f"suite.kernels.{operator}"), name)
     leaves, constants = inputs(operator)

@@ -15,7 +15,7 @@ def thousand(tmp_path_factory):
     store = Store(root)
     for number in range(POINTS):
         for launch in range(LAUNCHES):
-            store.write(record_of((1, 2, 1), batch=8 * (number + 1), launch=launch % 50, trace=None), "abc1234", launch)
+            store.write(record_of((1, 2, 1), training={"seed": number}, launch=launch, trace=None), "abc1234", launch)
     return store
 
 

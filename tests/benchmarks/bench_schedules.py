@@ -20,7 +20,7 @@ def made(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_generation(benchmark, name):
     with no_collection():
-        benchmark.pedantic(made, (name,), rounds=10, warmup_rounds=1)
+        benchmark.pedantic(made, (name,), rounds=20, iterations=3, warmup_rounds=1)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v"])
