@@ -48,10 +48,12 @@ def _draw(axes: Axes, series: Series) -> None:
         axes.plot([begin - 0.5, end - 0.5], [math.exp(level - first)] * 2, color=INK, linewidth=1)
     for step in series.steps:
         axes.axvline(step.at - 0.5, color=MUTED, linewidth=0.8, linestyle="--")
-        text = f"{100 * step.change:+.1f}%\n{step.after}"
-        axes.annotate(text, (step.at - 0.5, 1), xycoords=("data", "axes fraction"), fontsize=7, va="top")
+        text = f"{100 * step.change:+.1f}% at {step.after}"
+        free, side = (0.03, "bottom") if step.change > 0 else (0.97, "top")  # where the new level is not
+        axes.annotate(f" {text}", (step.at - 0.5, free), xycoords=("data", "axes fraction"), fontsize=7, va=side)
     axes.set_title(clipped(f"{series.label} {series.key.point_id} {series.key.source}", 70), fontsize=8)
     every = -(-len(times) // _TICKS)
     named = range(0, len(times), every)
     axes.set_xticks(list(named), [clipped(series.runs[place].revision, 8) for place in named], fontsize=7)
+    axes.set_ylabel("over the first", fontsize=7)
     axes.grid(axis="y")
