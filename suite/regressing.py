@@ -24,6 +24,7 @@ from suite.regression.worktree import changed, checked_out, commit
 from suite.regression.written import as_text
 
 DEFAULT_PAIRS = 8
+STEADY_ITERATIONS = 30  # whose median is little moved by single ones
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,9 @@ def _points(asked: Asked) -> tuple[str, str, list[Point]]:
     points = [planned.point for planned in expansion.valid if planned.point is not None]
     if not points:
         refuse(f"{experiment.name} at scale {scale} has no valid point; nothing was started")
+    if few := [point for point in points if point.measure.iterations < STEADY_ITERATIONS]:
+        count = few[0].measure.iterations
+        print(f"{count} iterations a launch: with {STEADY_ITERATIONS} or more a launch is steadier", file=sys.stderr)
     for point in points:
         if load_cluster(point.cluster).remote:
             refuse(
