@@ -30,7 +30,7 @@ test: $(VENV)/.ready-test
 # Micro and macro benchmarks. `bench` keeps them in .benchmarks; `bench-compare` compares with the last that were kept, and
 # fails where the fastest round of one has become slower by more than the tolerance. Needs an idle machine.
 BENCH_TOLERANCE ?= 25%
-BENCHMARKS := tests/benchmarks -o python_files='bench_*.py' --benchmark-only --benchmark-sort=name \
+BENCHMARKS := tests/benchmarks -o python_files='bench_*.py' --benchmark-only --benchmark-max-time=3 --benchmark-sort=name \
 	--benchmark-columns=min,median,iqr,rounds
 
 bench: $(VENV)/.ready-test

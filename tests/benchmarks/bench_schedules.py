@@ -1,4 +1,4 @@
-"""Schedules: generating, proving, and predicting them; each for a second, so that some rounds are undisturbed."""
+"""Schedules: generating, proving, and predicting them; for some seconds each, so that some rounds are undisturbed."""
 
 import pytest
 
