@@ -1,12 +1,12 @@
-# `make demo` runs the main job, `make paper` simulates the paper and writes its page, `make test` runs the tests. All make
-# their own environment in .venv and reuse it.
+# `make demo` runs the main job, `make paper` simulates the paper and writes its page, `make test` runs the tests, `make
+# test-slurm` those that need a SLURM, which it starts. All make their own environment in .venv and reuse it.
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo paper calibrate-check test bench bench-compare lint format clean
+.PHONY: demo paper calibrate-check test test-slurm slurm-start slurm-stop bench bench-compare lint format clean
 
 demo: $(VENV)/.ready-run
 	$(BIN)/suite run quickstart
@@ -38,6 +38,18 @@ bench: $(VENV)/.ready-test
 
 bench-compare: $(VENV)/.ready-test
 	$(BIN)/pytest $(BENCHMARKS) --benchmark-compare --benchmark-compare-fail=min:$(BENCH_TOLERANCE)
+
+# A SLURM on this machine, see slurm/dev-cluster.
+slurm-start:
+	@slurm/dev-cluster/start
+
+slurm-stop:
+	@slurm/dev-cluster/stop
+
+# The cluster is stopped again if it was started for this.
+test-slurm: $(VENV)/.ready-test
+	@slurm/dev-cluster/status >/dev/null 2>&1 || trap slurm/dev-cluster/stop EXIT; \
+	use=$$(slurm/dev-cluster/start) && eval "$$use" && $(BIN)/pytest -m slurm tests/slurm
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .

@@ -1,33 +1,16 @@
 """The front door: parses, calls, prints."""
 
-import json
-import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from suite import __version__
-from suite.ending import (
-    DONE,
-    INTERRUPTED,
-    NOTHING_MEASURED,
-    SOME_FAILED,
-    command_line,
-    print_skipped,
-    refuse,
-    to_the_end,
-)
-from suite.folders import RUNS, results_folders
+from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, print_json, refuse, to_the_end
+from suite.launch.backend import Backend
 from suite.pipeline.names import SCHEDULE_NAMES
 from suite.regressions import add_commands
-
-if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
-    from suite.experiment.expansion import Expansion
-    from suite.experiment.spec import Experiment
-    from suite.records.schema import Source
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
@@ -37,19 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_commands(app)
-
-
-class Backend(StrEnum):
-    """Where points run."""
-
-    LOCAL = "local"
-    EMULATE = "emulate"
-    SIMULATE = "simulate"
-
-    @property
-    def source(self) -> "Source":
-        """What its records say of where they come from."""
-        return "emulated" if self is Backend.EMULATE else "simulated" if self is Backend.SIMULATE else "measured"
 
 
 class Format(StrEnum):
@@ -71,6 +41,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as model.layers=8 or schedule=\\[gpipe,1f1b]."),
 ]
+PointsAndOverrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[POINT]... [KEY=VALUE]...", help="Points by their ids, and overrides.")
+]
 ScaleName = Annotated[str | None, typer.Option("--scale", help="The experiment's scale; laptop where it exists.")]
 ClusterName = Annotated[str | None, typer.Option("--cluster", help="A cluster profile, instead of the experiment's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -81,37 +54,6 @@ RunResults = Annotated[Path, typer.Option("--results", help="The folder that rec
 def main() -> None:
     """Run the command line."""
     to_the_end(app)
-
-
-def _records(folders: Sequence[Path], name: str, scale: str, source: "Source") -> tuple[list[Any], list[Any]]:
-    """The records of the sweep's points, and the files that are none."""
-    from suite.experiment.recorded import own
-    from suite.records.store import read_stores
-
-    stored, problems = read_stores(folders, name, scale, source)
-    records, edited = own(stored)
-    return records, sorted([*problems, *edited])
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
-
-
-def _expanded(
-    name: str,
-    overrides: list[str] | None,
-    scale: str | None,
-    cluster: str | None,
-    on: Backend = Backend.LOCAL,
-) -> "tuple[Experiment, str, Expansion]":
-    from suite.experiment.catalogue import default_scale, load_experiment
-    from suite.experiment.expansion import expand
-
-    experiment = load_experiment(name)
-    simulated_at = "paper" if on is Backend.SIMULATE and "paper" in experiment.scales else None
-    chosen = scale if scale is not None else simulated_at or default_scale(experiment)
-    given = [*(overrides or []), *([f"cluster={cluster}"] if cluster else [])]
-    return experiment, chosen, expand(experiment, chosen, given, on.source)
 
 
 @app.callback(invoke_without_command=True)
@@ -132,117 +74,31 @@ def run(
     cluster: ClusterName = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there already.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --on slurm: stay until the jobs have ended.")] = False,
+    together: Annotated[
+        bool, typer.Option("--together", help="With --on slurm: all points of a shape in one job, one after another.")
+    ] = False,
+    minutes: Annotated[
+        int | None, typer.Option("--time", min=1, help="With --on slurm: each job's limit in minutes.")
+    ] = None,
     as_json: AsJson = False,
-    results: RunResults = RUNS,
+    results: RunResults = Path("results/runs"),
 ) -> None:
     """Run every point that is missing; each launch leaves one record. A folder's name stands for all in it."""
+    from suite.chosen import Chosen, results_folders
     from suite.experiment.catalogue import experiments_in
+    from suite.sweeps import How, run_sweep
 
+    given = {"--wait": wait, "--together": together, "--time": minutes is not None}
+    if on is not Backend.SLURM and (odd := [option for option, is_given in given.items() if is_given]):
+        refuse(f"{odd[0]}: it is of jobs in SLURM; with --on slurm it would work")
+    folders, how = results_folders([results]), How(fresh, dry_run, as_json, wait, together, minutes)
     members = experiments_in(experiment)
-    if not members:
-        raise typer.Exit(_run(experiment, overrides, on, scale, cluster, fresh, dry_run, as_json, results))
-    if as_json:
+    if members and as_json:
         refuse(f"--json: it takes one experiment, and {experiment} is a folder; {next(iter(members))} would work")
-    codes = (_run(name, overrides, on, scale, cluster, fresh, dry_run, False, results) for name in members)
+    names = members or [experiment]
+    codes = [run_sweep(Chosen(name, overrides or [], on, scale, cluster, folders), how) for name in names]
     raise typer.Exit(max(codes))
-
-
-def _run(
-    experiment: str,
-    overrides: list[str] | None,
-    on: Backend,
-    scale: str | None,
-    cluster: str | None,
-    fresh: bool,
-    dry_run: bool,
-    as_json: bool,
-    results: Path,
-) -> int:
-    """Run one experiment's missing points; the exit code."""
-    from suite.console import first_line, out, styled
-    from suite.console import label as point_label
-    from suite.launch.sweep import todo
-
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    records, problems = _records(results_folders([results]), found.name, chosen, on.source)
-    work = todo(expansion.points, records, fresh)
-    print_skipped(problems)
-    for planned in work.invalid:
-        print(f"invalid {planned.label} [{planned.point_id}]: {'; '.join(planned.reasons)}", file=sys.stderr)
-    for point, why in work.elsewhere:
-        print(f"not present {point.layout} {point.schedule_label} [{point.id}]: its record was {why}", file=sys.stderr)
-    if not expansion.valid:
-        refuse(f"{found.name} at scale {chosen} has no valid point; nothing was started")
-    if on is not Backend.SIMULATE:
-        _refuse_remote([planned.point for planned in expansion.valid], on)
-    if not as_json:
-        out.print(
-            f"{found.name} ({chosen}): {work.launches} launches to run, {len(work.present)} points present, "
-            f"{len(work.invalid)} invalid"
-            + (f", {expansion.dropped} repeated ones left out" if expansion.dropped else "")
-        )
-    if not (work.missing or as_json):
-        out.print(f"nothing is missing; {command_line('report', experiment, overrides)} shows what is there")
-    if dry_run:
-        for point, count in () if as_json else work.missing:
-            out.print(f"{point.id} {point.layout} {point.schedule_label} m={point.microbatches}, {count} launch(es)")
-        if as_json:
-            _print_json({"missing": [point.id for point, _ in work.missing], "present": [p.id for p in work.present]})
-        return DONE
-    statuses = _sweep(found.name, chosen, on, work, results, as_json)
-    failed = [(job, record) for job, record in statuses if record.status != "ok"]
-    if as_json:
-        rows = [{"point_id": r.point_id, "status": r.status, "reason": r.reason} for _, r in statuses]
-        _print_json(
-            {
-                "launches": rows,
-                "invalid": [p.point_id for p in work.invalid],
-                "present": [p.id for p in work.present],
-            }
-        )
-    elif failed:
-        for job, record in failed:
-            out.print(f"{styled(record.status)} {point_label(job.point)}: {first_line(record.reason)}")
-        out.print(f"{len(failed)} of {len(statuses)} launches failed; the same command runs them again")
-    return SOME_FAILED if failed or work.invalid else DONE
-
-
-def _refuse_remote(points: Sequence[Any], on: Backend) -> None:
-    """No rank of another machine is started here."""
-    from suite.experiment.catalogue import load_cluster
-
-    for name in sorted({point.cluster for point in points}):
-        if load_cluster(name).remote:
-            refuse(
-                f"--on {on.value}: cluster {name} is another machine, and nothing of it runs here; "
-                "--on simulate or another scale, such as --scale laptop, would work"
-            )
-
-
-def _sweep(name: str, scale: str, on: Backend, work: Any, results: Path, quiet: bool) -> list[tuple[Any, Any]]:
-    """Run the work with its progress shown; on an interrupt say how to go on, and exit."""
-    from suite.console import SweepProgress, err
-    from suite.experiment.catalogue import load_cluster
-    from suite.launch.simulated import SimulatedSweep
-    from suite.launch.sweep import LocalSweep
-
-    done: list[tuple[Any, Any]] = []
-    sweep: LocalSweep | SimulatedSweep
-    if on is Backend.SIMULATE:
-        sweep = SimulatedSweep(name, scale, results, load_cluster)
-    else:
-        sweep = LocalSweep(name, scale, on.source, results, load_cluster)
-    try:
-        with SweepProgress(work.launches, quiet) as progress:
-            for job, record in sweep.run(work, progress):
-                done.append((job, record))
-    except KeyboardInterrupt:
-        err.print(
-            f"interrupted: {len(done)} of {work.launches} launches finished and are kept; the running one was ended. "
-            "The same command runs what is missing."
-        )
-        raise typer.Exit(INTERRUPTED) from None
-    return done
 
 
 @app.command()
@@ -254,15 +110,17 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show every point: its ranks, its sizes, and where hardware is known its memory and time; or why it cannot run."""
+    from suite.chosen import Chosen
     from suite.console import out, plan_heading, plan_table
     from suite.experiment.catalogue import load_cluster
     from suite.launch.plan import reasons_of, row
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster)
+    asked = Chosen(experiment, overrides or [], Backend.LOCAL, scale, cluster, [])
+    found, chosen, expansion = asked.experiment, asked.at, asked.expansion
     rows = [row(planned, load_cluster) for planned in expansion.points]
     if as_json:
         points = [one.as_json() for one in rows]
-        _print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
+        print_json({"experiment": found.name, "scale": chosen, "points": points, "dropped": expansion.dropped})
     else:
         repeated = f"; {expansion.dropped} repeated ones left out" if expansion.dropped else ""
         out.print(f"{found.name} ({chosen}): {found.title}")
@@ -283,25 +141,62 @@ def status(
     scale: ScaleName = None,
     cluster: ClusterName = None,
     on: Annotated[Backend, typer.Option("--on", help="Whose records to look at.")] = Backend.LOCAL,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew until nothing is under way.")] = False,
     as_json: AsJson = False,
     results: Results = None,
 ) -> None:
-    """Show where each point of a sweep stands: ok, starting, running, missing, failed and why."""
-    from suite.console import out, status_table
-    from suite.launch.status import states
+    """Show where each point of a sweep stands: ok, queued, starting, running, missing, failed and why."""
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import show_status
 
-    found, chosen, expansion = _expanded(experiment, overrides, scale, cluster, on)
-    folders = results_folders(results)
-    records, problems = _records(folders, found.name, chosen, on.source)
-    rows = states(expansion.points, records, [folder / found.name / chosen / on.source for folder in folders])
-    if as_json:
-        _print_json({"experiment": found.name, "scale": chosen, "points": [one.as_json() for one in rows]})
-    else:
-        out.print(status_table(rows))
-        for problem in problems:
-            out.print(f"skipped {problem.file}: {problem.reason}")
-    bad = any(one.state not in ("ok", "starting", "running", "missing") for one in rows)
-    raise typer.Exit(SOME_FAILED if bad else DONE)
+    chosen = Chosen(experiment, overrides or [], on, scale, cluster, results_folders(results))
+    raise typer.Exit(show_status(chosen, watch, as_json))
+
+
+@app.command()
+def logs(
+    experiment: ExperimentName,
+    words: PointsAndOverrides = None,
+    scale: ScaleName = None,
+    cluster: ClusterName = None,
+    on: Annotated[Backend, typer.Option("--on", help="Whose launches to look at.")] = Backend.LOCAL,
+    rank: Annotated[int | None, typer.Option("--rank", help="This rank's lines only.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print on until the launch has ended.")] = False,
+    results: Results = None,
+) -> None:
+    """Print what the processes of a point's newest launch printed; without a point, of the sweep's newest launch."""
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import show_logs
+
+    points, overrides = _split(words)
+    if len(points) > 1:
+        refuse(f"it takes one point, and {' '.join(points)} are several; {points[0]} alone would work")
+    chosen = Chosen(experiment, overrides, on, scale, cluster, results_folders(results))
+    raise typer.Exit(show_logs(chosen, points[0] if points else None, rank, follow))
+
+
+@app.command()
+def cancel(
+    experiment: ExperimentName,
+    words: PointsAndOverrides = None,
+    scale: ScaleName = None,
+    cluster: ClusterName = None,
+    on: Annotated[Backend, typer.Option("--on", help="Whose launches to end.")] = Backend.LOCAL,
+    results: Results = None,
+) -> None:
+    """End what is under way of a sweep, or of some of its points: jobs in SLURM, or the sweep that runs here."""
+    from suite.chosen import Chosen, results_folders
+    from suite.sweeps import cancel_sweep
+
+    points, overrides = _split(words)
+    chosen = Chosen(experiment, overrides, on, scale, cluster, results_folders(results))
+    raise typer.Exit(cancel_sweep(chosen, points))
+
+
+def _split(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """Points by their ids, and overrides."""
+    given = words or []
+    return [word for word in given if "=" not in word], [word for word in given if "=" in word]
 
 
 @app.command()
@@ -324,11 +219,10 @@ def report(
     results: Results = None,
 ) -> None:
     """Write the report of each experiment from its records: HTML, Markdown, CSV, SVG and PNG."""
+    from suite.chosen import results_folders
     from suite.reports import Wanted, report_on
 
-    given = words or []
-    names = [word for word in given if "=" not in word]
-    overrides = [word for word in given if "=" in word]
+    names, overrides = _split(words)
     wanted = Wanted(names, overrides, scale, explain, claims, results_folders(results), out_dir)
     raise typer.Exit(report_on(wanted))
 
@@ -358,13 +252,13 @@ def score(
     if without:
         ablated = ablate(rows)
         if as_json:
-            _print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
+            print_json([{"without": one.effect, "mape": one.errors} for one in ablated])
         else:
             out.print(ablation_table(ablated))
         raise typer.Exit(DONE if ablated[0].errors else NOTHING_MEASURED)
     found = score_of(rows)
     if as_json:
-        _print_json(found.as_json())
+        print_json(found.as_json())
     else:
         if files:
             out.print(scored_rows_table(found))
@@ -423,7 +317,7 @@ def schedule(
     except ValueError as error:
         refuse(str(error))
     if as_json:
-        _print_json(drawing.as_json())
+        print_json(drawing.as_json())
         return
     if out_file or (form is Format.TEXT and len(drawing.shown) == 1):
         print(drawing.summary)
@@ -453,7 +347,7 @@ def calibrate(
 
     written = calibrate_machine(asked(name, out_file, ranks, precision), FULL)
     if as_json:
-        _print_json(written.as_json())
+        print_json(written.as_json())
     else:
         print(written.summary())
 
@@ -477,11 +371,13 @@ def list_() -> None:
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine can run, and what is missing."""
+def doctor(cluster: ClusterName = None) -> None:
+    """Say what this machine can run, and what is missing; of a cluster, whether it is as its profile says."""
     from suite.console import doctor_table, out
+    from suite.experiment.catalogue import load_cluster
     from suite.launch.doctor import examine
+    from suite.launch.slurm.examine import examine_cluster
 
-    findings = examine()
+    findings = examine() if cluster is None else list(examine_cluster(load_cluster(cluster)))
     out.print(doctor_table(findings))
     raise typer.Exit(SOME_FAILED if any(finding.ok is False for finding in findings) else DONE)

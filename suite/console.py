@@ -17,14 +17,13 @@ from rich.text import Text
 
 from suite.experiment.description import Description
 from suite.experiment.point import Point
-from suite.launch.doctor import Finding
-from suite.launch.job import Job
-from suite.launch.plan import Row
-from suite.launch.status import PointState
-from suite.records.remarks import remark
-from suite.records.schema import Record
 
-if TYPE_CHECKING:  # they compute with pandas, which takes its time to start
+if TYPE_CHECKING:  # what is shown is made elsewhere; importing all of it here would take its time
+    from suite.launch.doctor import Finding
+    from suite.launch.job import Job
+    from suite.launch.plan import Row
+    from suite.launch.status import PointState
+    from suite.records.schema import Record
     from suite.report.ablation import Ablated
     from suite.report.score import Score
 
@@ -108,14 +107,14 @@ class SweepProgress:
         self.launches -= launches
         err.print(f"left out {label(point)}: {why}", markup=False)
 
-    def start(self, job: Job) -> None:
+    def start(self, job: "Job") -> None:
         """A launch begins."""
         self.started = time.monotonic()
         self.done_iterations = 0
         note = f"starting{self._left()}"
         self.bar.update(self.task, description=f"{self._place()} {label(job.point)}", completed=0, note=note)
 
-    def iteration(self, job: Job, samples: dict[str, Any]) -> None:
+    def iteration(self, job: "Job", samples: dict[str, Any]) -> None:
         """The launch has finished an iteration."""
         measure = job.point.measure
         self.done_iterations += 1
@@ -124,7 +123,7 @@ class SweepProgress:
         note = f"{self.done_iterations}/{iterations} {rate}{self._left()}"
         self.bar.update(self.task, completed=self.done_iterations / iterations, note=note)
 
-    def end(self, job: Job, record: Record) -> None:
+    def end(self, job: "Job", record: "Record") -> None:
         """The launch has its record: one line that stays, with the rate that the report will show."""
         place = self._place()
         self.finished += 1
@@ -134,6 +133,8 @@ class SweepProgress:
         if record.status == "ok" and record.iterations:
             seconds = median(record.iterations.seconds[record.iterations.warmup :])
             rate = _rate(job.point, seconds, record.source)
+            from suite.records.remarks import remark
+
             if odd := remark(record):
                 rate += f", [yellow]{odd}[/]"
         spent = time.monotonic() - self.started
@@ -162,7 +163,7 @@ def experiment_table(experiments: Sequence[Description]) -> Table:
     return table(("  name", "points by scale", "title"), body)
 
 
-def plan_table(rows: Sequence[Row]) -> Table:
+def plan_table(rows: "Sequence[Row]") -> Table:
     """A plan's points with their sizes and what is predicted; what they all have in common stands in `plan_heading`."""
     common = {
         "parameters": [_scaled(row.parameters) for row in rows],
@@ -188,7 +189,7 @@ def plan_table(rows: Sequence[Row]) -> Table:
     return table(list(columns), list(zip(*columns.values(), strict=True)), numeric=numeric)
 
 
-def _memory(row: Row) -> str:
+def _memory(row: "Row") -> str:
     """Predicted against what the device has, and the verdict, in its colour where it is not that the point fits."""
     if row.memory is None:
         return ""
@@ -201,7 +202,7 @@ def _rounded(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.3g}"
 
 
-def plan_heading(rows: Sequence[Row]) -> str:
+def plan_heading(rows: "Sequence[Row]") -> str:
     """The sizes that all points of a plan share."""
     parameters = {_scaled(row.parameters) for row in rows}
     flops = {_scaled(row.model_flops) for row in rows}
@@ -217,7 +218,7 @@ def _layers(counts: Sequence[int]) -> str:
     return ",".join(str(count) for count in counts)
 
 
-def status_table(rows: Sequence[PointState]) -> Table:
+def status_table(rows: "Sequence[PointState]") -> Table:
     """Where each point stands."""
     body = [
         (
@@ -232,7 +233,7 @@ def status_table(rows: Sequence[PointState]) -> Table:
     return table(("id", "point", "state", "launches", ""), body, numeric=("launches",))
 
 
-def doctor_table(findings: Sequence[Finding]) -> Table:
+def doctor_table(findings: "Sequence[Finding]") -> Table:
     """What was found on this machine."""
     marks = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[dim]-[/]"}
     return table(("what", "", "found"), [(f.what, marks[f.ok], escape(f.detail)) for f in findings])

@@ -1,6 +1,7 @@
 """How a command ends: its exit code, and what a person can have caused as one sentence each."""
 
 import errno
+import json
 import os
 import shlex
 import sys
@@ -62,6 +63,11 @@ def _drop_output() -> None:
 def command_line(command: str, experiment: str, overrides: Iterable[str] | None) -> str:
     """A command to type."""
     return shlex.join(["suite", command, experiment, *(overrides or [])])
+
+
+def print_json(value: Any) -> None:
+    """Print a value for machines."""
+    print(json.dumps(value, indent=1))
 
 
 def print_skipped(problems: Iterable[Any]) -> None:

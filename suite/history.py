@@ -1,13 +1,12 @@
 """What `suite history` does: the series of an experiment's points, their steps, and the commits at each."""
 
-import json
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.ending import DONE, NOTHING_MEASURED, print_skipped
+from suite.ending import DONE, NOTHING_MEASURED, print_json, print_skipped
 from suite.regression.history import Series, Step, commits_between, histories
 from suite.regression.sides import Scope, records_of
 
@@ -18,7 +17,7 @@ def history_of(experiment: str, scale: str | None, least: float, folders: Sequen
     series, edited = histories(records, least)
     print_skipped([*skipped, *edited])
     if as_json:
-        print(json.dumps([_as_json(one) for one in series], indent=1))
+        print_json([_as_json(one) for one in series])
     elif series:
         print("\n\n".join(_text(one) for one in series))
     if not series:

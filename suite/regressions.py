@@ -1,6 +1,5 @@
 """The commands that tell whether something became slower: compare, baseline, regress, history."""
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from suite.ending import DONE, NOTHING_MEASURED, print_skipped, refuse
-from suite.folders import results_folders
+from suite.ending import DONE, NOTHING_MEASURED, print_json, print_skipped, refuse
 
 if TYPE_CHECKING:  # a command imports what it needs, so that each starts quickly
     from suite.regression.comparison import Comparison
@@ -80,6 +78,7 @@ def compare(
     """Say of every point whether the candidate is slower, faster or the same, or what would tell."""
     from datetime import date
 
+    from suite.chosen import results_folders
     from suite.regression import comparison
     from suite.regression.fingerprint import FIELDS
     from suite.regression.sides import NothingToCompareError, Scope, sides_of
@@ -104,7 +103,10 @@ def show(
     from suite.regression import written
 
     print_skipped(found.problems)
-    print(json.dumps(written.as_json(found, strict), indent=1) if as_json else written.as_text(found, strict))
+    if as_json:
+        print_json(written.as_json(found, strict))
+    else:
+        print(written.as_text(found, strict))
     if junit:
         junit.write_text(written.as_junit(found, strict), encoding="utf-8")
     if markdown:
@@ -120,6 +122,7 @@ def baseline(
     results: Results = None,
 ) -> None:
     """Keep every point's newest launches under a name, to compare with later; apart for every kind of machine."""
+    from suite.chosen import results_folders
     from suite.regression.baseline import BASELINES, save_baseline
     from suite.regression.sides import NothingToCompareError, Scope, newest
 
@@ -190,6 +193,7 @@ def history(
     results: Results = None,
 ) -> None:
     """Show how each point's time went over revisions, where it changed its level, and which commits lie there."""
+    from suite.chosen import results_folders
     from suite.history import history_of
 
     raise typer.Exit(history_of(experiment, scale, _tolerance("--least", least), results_folders(results), as_json))

@@ -33,9 +33,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("suite.regression",),
     ("suite.report", "suite.calibrate"),
     ("suite.console", "suite.schedules", "suite.ending"),
-    ("suite.folders",),
-    ("suite.reports", "suite.regressing", "suite.history", "suite.fitting"),
-    ("suite.regressions",),
+    ("suite.chosen", "suite.reports", "suite.regressing", "suite.history", "suite.fitting"),
+    ("suite.submissions", "suite.regressions"),
+    ("suite.sweeps",),
     ("suite.cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -107,7 +107,7 @@ def test_the_package_itself_and_the_ground_floor_import_nothing_of_the_suite():
 # What computes, and so may need torch; everything else must not.
 COMPUTES = re.compile(
     r"suite\.kernels\.(?!registry$)\w+|suite\.(parallel|model|training)\.(?!(sizes|split|activations)$)\w+|suite\.measure\.(clock|gemm|memory)"
-    r"|suite\.pipeline\.(engine|ready_engine|transport|mailboxes)|suite\.launch\.(rank|emulated|samples|trace)"
+    r"|suite\.pipeline\.(engine|ready_engine|transport|mailboxes)|suite\.launch\.(rank|preflight|emulated|samples|trace)"
     r"|suite\.calibrate\.(operations|collectives)"
 )
 

@@ -180,14 +180,14 @@ def test_the_profile_reads_back_as_what_was_found(calibration, tmp_path, monkeyp
 
 def test_a_machine_is_measured_and_then_predicted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    written = calibrate_machine(asked(None, None, 2, "fp32"), TINY)
+    written = calibrate_machine(asked("under-test", None, 2, "fp32"), TINY)
     assert {sample.together for sample in written.samples} == {1, 2}
     assert all(sample.seconds > 0 for sample in written.samples if sample.what != "hidden")
     (tmp_path / "small.yaml").write_text(
         "model: {layers: 2, hidden_size: 32, heads: 2, vocab_size: 64, seq_length: 16}\n"
         "training: {global_batch: 4}\nscales: {laptop: {}}\nsweep: {grid: {pipeline: [1, 2]}}\n"
     )
-    answer = run("run", "small.yaml", "--on", "simulate", "--cluster", "here", cwd=tmp_path)
+    answer = run("run", "small.yaml", "--on", "simulate", "--cluster", "under-test", cwd=tmp_path)
     assert answer.code == 0, answer.err
     for file in (tmp_path / "results" / "runs").rglob("*.json"):
         record = json.loads(file.read_text())

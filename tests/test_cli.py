@@ -121,7 +121,7 @@ def mixed(here):
             id="override of the wrong type",
         ),
         pytest.param(
-            SMALL, ["--cluster", "mars"], ["override 'cluster=mars'", "no cluster 'mars'", "known: ideal, local"],
+            SMALL, ["--cluster", "mars"], ["override 'cluster=mars'", "no cluster 'mars'; known: ", "local"],
             id="unknown cluster",
         ),
     ],

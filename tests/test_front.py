@@ -16,8 +16,10 @@ from suite.launch import local, sweep
 from suite.launch.job import JobFolder
 from suite.launch.local import LocalJob
 from suite.launch.processes import take_interrupts, uninterrupted
+from suite.launch.slurm.settle import Jobs
 from suite.launch.status import states
-from suite.launch.sweep import LocalSweep, Todo
+from suite.launch.sweep import LocalSweep
+from suite.launch.todo import Todo
 from suite.launch.watchdog import FRONT_LATER, START_SECONDS, Board
 from suite.records.store import Store
 
@@ -65,23 +67,23 @@ def _job(folder: Path) -> LocalJob:
 
 def test_the_front_ends_a_launch_only_when_every_note_is_too_old(tmp_path, later):
     job = _job(tmp_path / "job")
-    Board.create(job.folder.board, 2)
+    Board.create(job.folder.board(), 2)
     later(5 + FRONT_LATER - 2)
     assert job.stalled() is None, "the ranks' own watchdogs come first"
     later(5 + FRONT_LATER + 2)
     first, *ranks = job.stalled().splitlines()
     assert "measure.stall_seconds=5" in first
     assert [line.split(", for")[0] for line in ranks] == ["rank 0: starting up", "rank 1: starting up"]
-    job.folder.board.unlink()
+    job.folder.board().unlink()
     assert job.stalled(), "the board outlives its file"
 
 
 def test_one_rank_that_gets_further_is_enough(tmp_path, later, monkeypatch):
     job = _job(tmp_path / "job")
-    Board.create(job.folder.board, 2)
+    Board.create(job.folder.board(), 2)
     later(100)
     monkeypatch.setattr("suite.launch.watchdog.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 90))
-    Board(job.folder.board, 1).note_phase("updating the weights")
+    Board(job.folder.board(), 1).note_phase("updating the weights")
     assert job.stalled() is None
 
 
@@ -141,8 +143,8 @@ def test_a_point_that_another_sweep_measures_is_left_to_it(run, tmp_path):
     assert len(run(Measured, 3, watcher)) == 4
     assert left[1][0] == 3
     assert left[1][1].startswith(f"another sweep is measuring it (process {os.getpid()},")
-    process, started = (job / "controller").read_text().split()
-    (job / "controller").write_text(f"{process} {int(started) - 1}")  # an earlier process with the same id
+    process, started, host = (job / "controller").read_text().split()
+    (job / "controller").write_text(f"{process} {int(started) - 1} {host}")  # an earlier process with the same id
     assert len(run(Measured, 1, watcher)) == 5
 
 
@@ -151,7 +153,7 @@ def test_a_launch_is_starting_until_its_first_iteration(tmp_path):
     job = JobFolder(tmp_path / POINT.id / "jobs" / "abc-0")
 
     def state() -> tuple[str, int | None]:
-        (one,) = states([planned], [], [tmp_path])
+        (one,) = states([planned], [], [tmp_path], Jobs())
         return one.state, one.iterations
 
     assert state() == ("missing", None)

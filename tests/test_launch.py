@@ -65,7 +65,7 @@ class Running:
 
         self.path = _wait(under_way, f"progress of launch {done}")
         self.folder = JobFolder(self.path)
-        self.ranks = self.folder.processes()
+        self.ranks = self.folder.processes(range(16))
         self.supervisor = int(Path(f"/proc/{self.ranks[0]}/stat").read_text().rsplit(")", 1)[1].split()[1])
         self.controller = self.folder.controller()
         assert self.controller
@@ -163,7 +163,10 @@ def test_each_launch_leaves_one_record_with_every_field(finished):
         assert rank["bytes_by_link"]["tensor"] == rank["bytes_by_link"]["data"] == 0
     assert set(record["kernels"]) == {"layer_norm", "bias_gelu", "attention", "adamw"}
     assert set(record["breakdown_seconds"]) >= {"actions", "reduction_wait", "optimizer"}
-    assert {record[name] for name in ("preflight", "checkpoint")} == {None}
+    assert record["checkpoint"] is None
+    found = record["preflight"]
+    assert (len(found["hosts"]), [link[:3] for link in found["link_seconds"]]) == (2, [["pipeline", 0, 1]])
+    assert (found["gemm_seconds"] is None) == record["oversubscribed"] == (found["gemm_reason"] is not None)
     assert record["oversubscribed"] == (CORES < 2)
     assert record["flops_version"] == FLOPS_VERSION
     assert datetime.fromisoformat(record["started"]) < datetime.fromisoformat(record["finished"])

@@ -16,7 +16,9 @@ def job(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     for name in ("_take_signals", "end_with_parent"):
         monkeypatch.setattr(rank_module, name, lambda *_: None)
-    monkeypatch.setattr(rank_module, "_measure", lambda job, lowered, folder: {"ranks": folder.processes()})
+    monkeypatch.setattr(
+        rank_module, "_measure", lambda job, lowered, folder, node: {"ranks": folder.processes(range(4))}
+    )
     made = SimpleNamespace(folder=tmp_path / "job")
     assert JobFolder(made.folder).claim({})
     return made
@@ -24,7 +26,7 @@ def job(tmp_path, monkeypatch):
 
 def test_a_rank_waits_for_the_others_of_its_host(job):
     results = []
-    thread = threading.Thread(target=lambda: results.append(rank_module.run_rank(job, None, 0)), daemon=True)
+    thread = threading.Thread(target=lambda: results.append(rank_module.run_rank(job, None, 0, 0)), daemon=True)
     thread.start()
     thread.join(0.2)
     assert thread.is_alive(), "rank 3 is not there yet"
@@ -36,5 +38,5 @@ def test_a_rank_waits_for_the_others_of_its_host(job):
 def test_a_rank_that_waits_in_vain_names_who_is_missing(job, monkeypatch):
     monkeypatch.setattr(rank_module, "FORK_SECONDS", 0.05)
     with pytest.raises(TimeoutError, match=r"have not started: 3$"):
-        rank_module.run_rank(job, None, 0)
+        rank_module.run_rank(job, None, 0, 0)
     assert JobFolder(job.folder).errors()[0]["kind"] == "TimeoutError"

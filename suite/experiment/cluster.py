@@ -1,4 +1,4 @@
-"""Cluster profiles: what a cluster can run, what hardware is there, and later how to submit there."""
+"""Cluster profiles: what a cluster can run, what hardware is there, and how to submit there."""
 
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from suite.experiment.fields import rules_of
 from suite.experiment.hardware import Hardware, validated
 from suite.experiment.point import Count, Pace, Point
 from suite.experiment.source import read_yaml
+from suite.experiment.submission import Slurm
 
 
 class Cluster(BaseModel):
@@ -25,11 +26,15 @@ class Cluster(BaseModel):
     max_emulated_ranks: Count = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1)] = 1
+    slurm: Slurm | None = None  # how to submit; without it, nothing is submitted there
     hardware: Hardware | None = None  # what the simulator predicts; without it, only what a point's `pace` says
 
     def hardware_for(self, point: Point) -> Hardware | None:
         """What the point is predicted from; None where its own `pace` gives the times, or nothing does."""
         return self.hardware if point.pace == Pace() else None
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {"hardware": Hardware, "slurm": Slurm}
 
 
 @cache
@@ -44,8 +49,8 @@ def read_cluster(path: Path) -> Cluster:
         rule = rules.get(key)
         if rule is None:
             problems.append(Problem(f"unknown key; {did_you_mean(key, rules)}", node.key_place, key))
-        elif key == "hardware":
-            validated(Hardware, node, key, problems)
+        elif (section := _SECTIONS.get(key)) is not None:
+            validated(section, node, key, problems)
         elif (complaint := rule.complaint(node.plain())) is not None:
             problems.append(Problem(complaint, node.place, key))
     for key, rule in rules.items():

@@ -5,6 +5,7 @@ are from data sheets, measured, or fitted; which were fitted, on what, and what 
 `fitted`.
 """
 
+import hashlib
 import math
 from bisect import bisect
 from functools import cache
@@ -191,6 +192,11 @@ class Hardware(_Part):
     node: Link
     network: Link
     storage: Storage | None = None
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits of the constants: what is predicted with others is another prediction."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod

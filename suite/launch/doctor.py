@@ -31,7 +31,7 @@ def examine() -> list[Finding]:
         _gpus(),
         _optional("triton", "triton", "pip install triton"),
         _optional("apex", "apex.normalization", "build NVIDIA's apex from source; never pip install apex"),
-        _tool("sbatch", "SLURM's client; this version does not use it"),
+        _tool("sbatch", "SLURM's client, for --on slurm; suite doctor --cluster NAME looks at a cluster"),
         _tool("git", "records then carry the package's version instead of a commit"),
     ]
 

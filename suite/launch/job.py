@@ -2,7 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
+import platform
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +16,8 @@ from suite.experiment.point import Point
 from suite.launch.processes import alive, stamp
 from suite.records.schema import Record, Source, Status
 from suite.records.store import Store
+
+SILENT_SECONDS = 300.0  # after which a controller on another host counts as gone; it speaks a few times a minute
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,6 @@ class Job:
     store: Path
     threads_per_rank: int
     device: str  # auto, cpu or cuda
-    visible_devices: str | None  # CUDA_VISIBLE_DEVICES of whoever submitted
 
     @property
     def name(self) -> str:
@@ -60,7 +65,20 @@ class Job:
             "point": self.point.model_dump(mode="json"),
             "revision": self.revision,
             "launch": self.launch,
+            "threads_per_rank": self.threads_per_rank,
+            "device": self.device,
         }
+
+    @classmethod
+    def of(cls, folder: "JobFolder") -> "Job | None":
+        """The job that was written down in a folder; None where its writer was killed before that."""
+        try:
+            known = json.loads((folder.path / "job.json").read_text())
+        except OSError:
+            return None
+        kept = ("experiment", "scale", "source", "revision", "launch", "threads_per_rank", "device")
+        fields = {name: known[name] for name in kept}
+        return cls(**fields, point=Point.model_validate(known["point"]), store=folder.path.parents[5])
 
     def record(self, status: Status, reason: str | None, started: str, **fields: Any) -> Record:
         """This launch's record."""
@@ -80,8 +98,10 @@ class Job:
         )
 
     def write(self, record: Record) -> Path:
-        """Put the record into the store."""
-        return Store(self.store).write(record, self.revision, self.launch)
+        """Put the record into the store; with it the launch has ended."""
+        path = Store(self.store).write(record, self.revision, self.launch)
+        JobFolder(self.folder).note_end()
+        return path
 
 
 def now() -> str:
@@ -89,21 +109,27 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def live_job(point_folder: Path) -> "JobFolder | None":
-    """A launch of a point that is under way."""
-    jobs = map(JobFolder, sorted((point_folder / "jobs").glob("*")))
-    return next((job for job in jobs if job.controller() is not None), None)
-
-
 class JobFolder:
-    """The files by which ranks, their supervisor and the front talk: progress, process ids, errors, logs."""
+    """The files by which ranks, their supervisors and the front talk: progress, process ids, errors, logs.
+
+    It lies where every node sees it. What concerns one node only has the node's number in its name.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.progress_file = path / "progress.jsonl"
-        self.board = path / "board"
         self.logs = path / "logs"
         self.submitit = path / "submitit"
+        self.submission_file = path / "submission.json"  # of a job that SLURM has, or is about to have
+
+    @classmethod
+    def all_of(cls, point_folder: Path) -> "list[JobFolder]":
+        """The launches of a point, whatever has become of them."""
+        return [cls(path) for path in sorted((point_folder / "jobs").glob("[!.]*"))]
+
+    def board(self, node: int = 0) -> Path:
+        """The file on which a node's ranks note what they are at."""
+        return self.path / f"board-{node}"
 
     def claim(self, description: dict[str, Any]) -> bool:
         """Create the folder and write the job down in it; False where another launch has it.
@@ -114,11 +140,40 @@ class JobFolder:
             self.path.mkdir(parents=True)
         except FileExistsError:
             return False
-        (self.path / "job.json").write_text(json.dumps(description, indent=1) + "\n")
-        for folder in (self.logs, self.path / "ranks", self.path / "errors"):
-            folder.mkdir()
         self.note_controller(os.getpid())
+        self.write("front", f"{stamp(os.getpid())} {platform.node()}")
+        (self.path / "job.json").write_text(json.dumps(description, indent=1) + "\n")
+        self._make_folders()
         return True
+
+    def _make_folders(self) -> None:
+        for folder in (self.logs, self.path / "ranks", self.path / "errors", self.path / "exits"):
+            folder.mkdir(exist_ok=True)
+
+    def withdraw(self) -> None:
+        """Give the claim up: nothing was started."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def begin_again(self, attempt: int) -> None:
+        """Put what an earlier attempt of the same job left into a folder of its own."""
+        earlier = self.path / f"attempt-{attempt - 1}"
+        earlier.mkdir(exist_ok=True)
+        names = ("progress.jsonl", "logs", "ranks", "errors", "exits")
+        for file in [*(self.path / name for name in names), *self.path.glob("board-*")]:
+            with suppress(OSError):  # it had not come so far
+                file.rename(earlier / file.name)
+        self._make_folders()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the launch has its record, or had it: a record may be deleted."""
+        record = self.path.parent.parent / f"{self.path.name}.json"
+        return (self.path / "ended").exists() or record.exists()
+
+    def note_end(self) -> None:
+        """Note that the launch has its record."""
+        with suppress(OSError):  # the folder may have been deleted, and simulated launches have none
+            (self.path / "ended").touch()
 
     def progress(self, skip: int) -> list[dict[str, Any]]:
         """The iterations finished so far, without the first `skip`."""
@@ -134,28 +189,48 @@ class JobFolder:
             file.write(json.dumps({"iteration": iteration, "seconds": seconds, "loss": loss}) + "\n")
 
     def note_controller(self, process: int) -> None:
-        """Note the process that ends when the job ends."""
-        draft = self.path / "controller.writing"
-        draft.write_text(stamp(process))
-        draft.replace(self.path / "controller")
+        """Note the process of this host that ends when the job ends."""
+        self.write("controller", f"{stamp(process)} {platform.node()}")
+
+    def note_life(self) -> None:
+        """Say that the controller lives, for those on other hosts who cannot see it."""
+        with suppress(OSError):
+            os.utime(self.path / "controller")
 
     def controller(self) -> int | None:
-        """The process that ends when the job ends, while it lives."""
+        """The process that ends when the job ends, while it lives; on another host, while it has lately said so."""
         try:
             noted = (self.path / "controller").read_text()
+            age = time.time() - (self.path / "controller").stat().st_mtime
         except OSError:
             return None
-        process = int(noted.split()[0])
-        return process if alive(process) and stamp(process) == noted else None
+        known, _, host = noted.rpartition(" ")
+        process = int(known.split()[0])
+        if host != platform.node():
+            return process if age < SILENT_SECONDS else None
+        return process if alive(process) and stamp(process) == known else None
+
+    def front(self) -> tuple[int | None, str]:
+        """The process that asked for a launch on its own host, None where it is gone or elsewhere; and that host."""
+        known, _, host = (self.path / "front").read_text().rpartition(" ")
+        process = int(known.split()[0])
+        lives = host == platform.node() and alive(process) and stamp(process) == known
+        return (process if lives else None), host
+
+    def write(self, name: str, text: str) -> None:
+        """Write one of the folder's files, which appears whole or not at all."""
+        draft = self.path / f".{name}.{platform.node()}.{os.getpid()}"
+        draft.write_text(text)
+        draft.replace(self.path / name)
 
     def register(self, rank: int, process: int) -> None:
         """Note a rank's process id."""
         (self.path / "ranks" / str(rank)).write_text(str(process))
 
-    def processes(self) -> dict[int, int]:
-        """Process ids by rank, as far as they have been noted."""
-        files = (self.path / "ranks").iterdir()
-        return {int(file.name): int(text) for file in files if (text := file.read_text())}
+    def processes(self, ranks: Collection[int]) -> dict[int, int]:
+        """Process ids by rank, of those ranks that have been noted; `ranks` are those of this host."""
+        files = [self.path / "ranks" / str(rank) for rank in ranks]
+        return {int(file.name): int(text) for file in files if file.exists() and (text := file.read_text())}
 
     def report_error(self, rank: int, error: dict[str, Any]) -> None:
         """Leave a rank's own error."""

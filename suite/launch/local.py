@@ -9,18 +9,20 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import submitit
 
 from suite.launch.job import Job, JobFolder
-from suite.launch.node import run_node
+from suite.launch.node import ALONE, run_node
 from suite.launch.processes import end_with, end_with_parent
 from suite.launch.watchdog import FRONT_LATER, START_SECONDS, Board, account
 from suite.pipeline.generators import generate
 from suite.pipeline.proof import prove
 
 POLL_SECONDS = 0.1
+LIFE_SECONDS = 20.0
 LIMIT_MINUTES = 7 * 24 * 60  # the executor needs a limit; a local point has none of its own
 
 
@@ -31,7 +33,7 @@ class LocalJob:
         self.job = job
         self.folder = JobFolder(job.folder)
         self.handle: submitit.Job[Path] | None = None
-        self.begun = time.monotonic()
+        self.begun = self.noted = time.monotonic()
         self.board: Board | None = None  # once the supervisor has made it; kept, whatever becomes of the file
 
     def start(self) -> None:
@@ -40,7 +42,9 @@ class LocalJob:
         executor.update_parameters(timeout_min=LIMIT_MINUTES, tasks_per_node=1, stderr_to_stdout=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the job's processes inherit this
         try:
-            self.handle = executor.submit(_run_task, job=self.job, front=os.getpid())
+            self.handle = executor.submit(
+                _run_task, job=self.job, front=os.getpid(), devices=os.environ.get("CUDA_VISIBLE_DEVICES")
+            )
             self.folder.note_controller(int(self.handle.job_id))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -56,6 +60,12 @@ class LocalJob:
             time.sleep(POLL_SECONDS)
         yield
 
+    def note_life(self) -> None:
+        """Tell those on other hosts, a few times a minute, that the launch is under way."""
+        if (now := time.monotonic()) - self.noted > LIFE_SECONDS:
+            self.folder.note_life()
+            self.noted = now
+
     def stalled(self) -> str | None:
         """Why the launch has to be ended from here, with the account of every rank; None while it need not be.
 
@@ -63,13 +73,13 @@ class LocalJob:
         """
         point, now = self.job.point, time.monotonic()
         limit = point.measure.stall_seconds
-        if self.board is None and self.folder.board.exists():
-            self.board = Board(self.folder.board, 0)
+        if self.board is None and self.folder.board().exists():
+            self.board = Board(self.folder.board())
         if self.board is None:
             limit = max(limit, START_SECONDS) + FRONT_LATER
             return f"the ranks' supervisor started no rank in {limit:g} s" if now - self.begun > limit else None
         notes = self.board.read()
-        if now - max(since for _, since in notes) <= limit + FRONT_LATER:
+        if now - max(since for _, since in notes.values()) <= limit + FRONT_LATER:
             return None
         lowered = prove(generate(point.schedule, point.parallel.pipeline, point.microbatches)).lowered
         return (
@@ -103,8 +113,13 @@ class LocalJob:
             time.sleep(POLL_SECONDS)
 
 
-def _run_task(job: Job, front: int) -> Path:
-    """The node's task: end with the controller and with the front, and run the launch."""
-    end_with_parent(int(os.environ["SUBMITIT_LOCAL_JOB_ID"]))
+def _run_task(job: Job, front: int, devices: str | None) -> Path:
+    """The node's task: end with the controller and with the front, and run the launch on the devices that it has."""
+    controller = os.environ["SUBMITIT_LOCAL_JOB_ID"]
+    end_with_parent(int(controller))
     end_with(front)
-    return run_node(job)
+    if devices is None:  # the executor hides them all
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    return run_node(job, replace(ALONE, environment={"job_id": controller}))

@@ -1,23 +1,55 @@
-"""What runs on each node: one submitit task that starts the node's ranks, watches them, and writes the record."""
+"""What runs on each node: one submitit task that starts the node's ranks and watches them; the first node's makes the
+record."""
 
+import json
 import logging
 import os
+import signal
+import time
 import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from suite.launch.failure import cause
 from suite.launch.job import Job, JobFolder, now
 from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment
 from suite.pipeline.generators import generate
+from suite.pipeline.lowering import Lowered
 from suite.pipeline.proof import prove
 from suite.records.schema import Record
 
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
+
 SHUTDOWN_SECONDS = 3  # ranks take signals as plain processes do; what is left after this is killed
+EXIT_SECONDS = 10.0  # in which the other nodes of a failed launch say how their ranks ended
 
 
-def run_node(job: Job) -> Path:
+class Interrupted(BaseException):
+    """A signal asks the node's task to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"the ranks' supervisor was told to end by {signal.Signals(number).name}")
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """Which of a launch's nodes this is, and where its ranks meet the others."""
+
+    index: int
+    count: int
+    endpoint: str  # host:port of the first node; it takes any free port where it is alone
+    environment: dict[str, Any] = field(default_factory=dict)  # what the record says of the job
+
+
+ALONE = NodePlace(0, 1, "127.0.0.1:0")
+
+
+def run_node(job: Job, place: NodePlace = ALONE) -> Path:
     """Run the launch and write its record, whatever happened; returns the record's path.
 
     A signal that asks this process to end is a failure like any other. One that kills it leaves no record here:
@@ -25,28 +57,36 @@ def run_node(job: Job) -> Path:
     """
     started = now()
     try:
-        record = _launch(job, started)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-        record = job.record("failed", reason, started, environment=_host(job))
+        record = node_record(job, place)
+    except Interrupted as wish:
+        record = job.record("failed", str(wish), started, environment={**host_environment(), **place.environment})
     return job.write(record)
 
 
-def _host(job: Job) -> dict[str, Any]:
-    return {**host_environment(), "job_id": os.environ.get("SUBMITIT_LOCAL_JOB_ID")}
+def node_record(job: Job, place: NodePlace) -> Record:
+    """Run this node's part of the launch; the record of the launch, which is worth something on the first node only.
+
+    Raises Interrupted.
+    """
+    started = now()
+    environment = {**host_environment(), **place.environment}
+    try:
+        lowered = prove(generate(job.point.schedule, job.point.parallel.pipeline, job.point.microbatches)).lowered
+        return _launch(job, place, lowered, started, environment)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+        return job.record("failed", reason, started, environment=environment)
 
 
-def _launch(job: Job, started: str) -> Record:
-    """Prove the schedule, run the ranks under torch's elastic agent, and make the record."""
-    parallel = job.point.parallel
-    lowered = prove(generate(job.point.schedule, parallel.pipeline, job.point.microbatches)).lowered
-    _prepare_devices(job)
+def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environment: dict[str, Any]) -> Record:
+    """Run the ranks under torch's elastic agent, and make the record."""
+    os.environ["OMP_NUM_THREADS"] = str(job.threads_per_rank)  # before torch reads it
     # It would log a failed rank, which is in the record, with a formatter that takes seconds to import.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     # Imported only here: the ranks are forked, so that they find all of it imported.
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     from suite.launch.rank import run_rank
     from suite.launch.watchdog import Board
@@ -54,39 +94,64 @@ def _launch(job: Job, started: str) -> Record:
     # Seconds to import, once here instead of in every rank.
     if job.point.checkpoint.every or job.point.checkpoint.load:
         import suite.training.checkpoint
-    if parallel.sharding == "zero3":
+    if job.point.parallel.sharding == "zero3":
         import suite.parallel.fully_sharded  # noqa: F401
     folder = JobFolder(job.folder)
-    Board.create(folder.board, parallel.ranks)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=parallel.ranks,
-        run_id=job.name,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method="fork",
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder.logs), redirects=Std.ALL),
-        shutdown_timeout=SHUTDOWN_SECONDS,
-    )
+    here = job.point.parallel.ranks // place.count
+    Board.create(folder.board(place.index), here)
     try:
-        results = elastic_launch(config, run_rank)(job, lowered, os.getpid())
+        results = elastic_launch(_config(job, place, folder, here), run_rank)(job, lowered, os.getpid(), place.index)
+    except SignalException as error:
+        raise Interrupted(error.sigval) from error
     except ChildFailedError as error:
         exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        silent = _gather_exits(folder, place, exit_codes)
         status, reason = cause(folder, exit_codes)
-        return job.record(status, reason, started, environment=_host(job))
-    fields = results[0]
-    fields["environment"] = {**_host(job), **fields["environment"]}
+        if silent:
+            reason = f"{', '.join(silent)} went away, with the task that watches the ranks there\n\n{reason}"
+        return job.record(status, reason, started, environment=environment)
+    fields = results.get(0) or {}  # of rank 0, which is the first node's
+    fields["environment"] = {**environment, **fields.get("environment", {})}
     return job.record("ok", None, started, flops_version=FLOPS_VERSION, **fields)
 
 
-def _prepare_devices(job: Job) -> None:
-    """Undo the submitter's mask of visible devices, and set the threads before torch reads them."""
-    os.environ["OMP_NUM_THREADS"] = str(job.threads_per_rank)
-    if job.visible_devices is None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.visible_devices
+def _config(job: Job, place: NodePlace, folder: JobFolder, ranks: int) -> "LaunchConfig":
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig
+
+    alone = place.count == 1
+    logs = folder.logs / f"node-{place.index}"
+    logs.mkdir(exist_ok=True)
+    return LaunchConfig(
+        min_nodes=place.count,
+        max_nodes=place.count,
+        nproc_per_node=ranks,
+        run_id=job.name,
+        rdzv_backend="c10d" if alone else "static",
+        rdzv_endpoint=place.endpoint,
+        rdzv_configs={} if alone else {"rank": place.index, "timeout": 300},
+        local_addr="127.0.0.1" if alone else None,
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+
+
+def _gather_exits(folder: JobFolder, place: NodePlace, exit_codes: dict[int, int]) -> list[str]:
+    """Add how the other nodes' ranks ended, as those nodes say; returns the nodes that say nothing in time."""
+    (folder.path / "exits" / f"{place.index}.json").write_text(json.dumps(exit_codes))
+    if place.index != 0:
+        return []
+    left = set(range(1, place.count))
+    deadline = time.monotonic() + EXIT_SECONDS
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        for node in list(left):
+            with suppress(OSError, json.JSONDecodeError):  # not there, or not whole yet
+                said = json.loads((folder.path / "exits" / f"{node}.json").read_text())
+                exit_codes.update({int(rank): code for rank, code in said.items()})
+                left.remove(node)
+    hosts = place.environment.get("hosts", [])
+    return [f"node {node}" + (f" ({hosts[node]})" if node < len(hosts) else "") for node in sorted(left)]

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from suite.launch.emulated import emulate
 from suite.launch.failure import describe
 from suite.launch.job import Job, JobFolder
+from suite.launch.preflight import preflight, ranks_on_one_host
 from suite.launch.processes import end_with_parent
 from suite.launch.samples import collect, rank_samples
-from suite.launch.watchdog import Board, Watchdog, account
+from suite.launch.watchdog import Board, Notes, Watchdog, account
 from suite.measure.gemm import measured_peak
 from suite.measure.memory import LiveTensorBytes
 from suite.measure.peaks import find_peak
@@ -43,34 +44,39 @@ class Place(NamedTuple):
     oversubscribed: bool
 
 
-def run_rank(job: Job, lowered: Lowered, supervisor: int) -> dict[str, Any] | None:
-    """The entry point under the supervisor; rank 0 returns the fields of the record."""
+def run_rank(job: Job, lowered: Lowered, supervisor: int, node: int) -> dict[str, Any] | None:
+    """The entry point under the supervisor of a node; rank 0 returns the fields of the record."""
     _take_signals()
     end_with_parent(supervisor)
     folder = JobFolder(job.folder)
     rank = int(os.environ["RANK"])
     folder.register(rank, os.getpid())
     try:
-        _await_forks(folder, rank)
-        return _measure(job, lowered, folder)
+        _await_forks(folder)
+        return _measure(job, lowered, folder, node)
     except BaseException as error:
-        folder.report_error(rank, describe(error, folder, rank))
+        folder.report_error(rank, describe(error, folder, rank, ranks_here()))
         raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _await_forks(folder: JobFolder, rank: int) -> None:
+def ranks_here() -> range:
+    """The ranks of this node."""
+    first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
+    return range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
+
+
+def _await_forks(folder: JobFolder) -> None:
     """Wait until every rank of this host is there.
 
     Whoever connects to the supervisor's store sets its threads to work, and a rank that is forked while one of them
     holds a lock waits for that lock for ever. So nobody connects before all are forked.
     """
-    first = rank - int(os.environ["LOCAL_RANK"])
-    missing = set(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+    missing = set(ranks_here())
     deadline = time.monotonic() + FORK_SECONDS
-    while missing := missing - folder.processes().keys():
+    while missing := missing - folder.processes(missing).keys():
         if time.monotonic() > deadline:
             ranks = ", ".join(map(str, sorted(missing)))
             raise TimeoutError(f"after {FORK_SECONDS:g} s these ranks of this host have not started: {ranks}")
@@ -78,9 +84,13 @@ def _await_forks(folder: JobFolder, rank: int) -> None:
 
 
 def _take_signals() -> None:
-    """Take signals as a plain process does, not as the supervisor that this was forked from."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
+    """Take signals as a plain process does, not as the supervisor that this was forked from.
+
+    SLURM's warning goes to the whole process group, and is the supervisor's matter.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _place(job: Job) -> Place:
@@ -94,10 +104,10 @@ def _place(job: Job) -> Place:
     return Place(rank, local, torch.device("cpu"), ranks_here * job.threads_per_rank > cores())
 
 
-def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | None:
+def _measure(job: Job, lowered: Lowered, folder: JobFolder, node: int) -> dict[str, Any] | None:
     place = _place(job)
     parallel = job.point.parallel
-    board = _watch(job, lowered, folder, place.rank)
+    board = _watch(job, lowered, folder, Board(folder.board(node), place.rank, ranks_here().start))
     if parallel.ranks > 1:
         backend = "nccl" if place.device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=job.point.measure.stall_seconds + WATCHDOG_FIRST)
@@ -107,7 +117,7 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
             f"schedule {lowered.schedule.name} needs messages with tags, which NCCL does not have; "
             "a cluster profile with device: cpu would work"
         )
-    board.note_phase("building the model")
+    board.note_phase("comparing devices and links")
     topology = build_topology(parallel, place.device.type, lowered.schedule.placement)
     if job.source == "emulated":
         result = emulate(job, lowered, topology, folder, board)
@@ -122,6 +132,11 @@ def _measure(job: Job, lowered: Lowered, folder: JobFolder) -> dict[str, Any] | 
 def _train(
     job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, place: Place, board: Board
 ) -> dict[str, Any] | None:
+    if place.device.type == "cpu":
+        crowded = ranks_on_one_host(topology.world) * job.threads_per_rank > cores()
+        place = place._replace(oversubscribed=place.oversubscribed or crowded)
+    found = preflight(topology, place.device, place.oversubscribed)
+    board.note_phase("building the model")
     peak = _peak(job, place)
     step = TrainingStep(job.point, lowered, topology, place.device, board)
     agree(topology.world, _facts(job, step))
@@ -141,22 +156,22 @@ def _train(
         result["kernels"] = step.kernels.names
         result["oversubscribed"] = place.oversubscribed
         result["checkpoint"] = run.checkpoint
+        result["preflight"] = found
         result["evaluation_loss"] = run.evaluation_loss
     return result
 
 
-def _watch(job: Job, lowered: Lowered, folder: JobFolder, rank: int) -> Board:
+def _watch(job: Job, lowered: Lowered, folder: JobFolder, board: Board) -> Board:
     """Start this rank's watchdog; returns the board that it notes its progress on."""
-    board = Board(folder.board, rank)
 
-    def stalled(notes: list[tuple[int, float]], now: float) -> None:
+    def stalled(notes: Notes, now: float) -> None:
         limit = job.point.measure.stall_seconds
         text = account(notes, lowered, job.point.parallel, now)
         message = f"got no further within the limit (measure.stall_seconds={limit:g}); the state of every rank:\n{text}"
         folder.report_error(
-            rank, {"time": time.time(), "kind": "Stalled", "message": message, "traceback": "", "vanished": []}
+            board.rank, {"time": time.time(), "kind": "Stalled", "message": message, "traceback": "", "vanished": []}
         )
-        for process in folder.processes().values():
+        for process in folder.processes(notes).values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)  # a stopped rank would not take the supervisor's signal to end
 

@@ -14,7 +14,8 @@ from suite.experiment.hardware import Hardware
 from suite.experiment.pace import costs, network
 from suite.experiment.point import Point, Schedule
 from suite.launch.job import Job, now
-from suite.launch.sweep import Todo, Watcher, record_invalid
+from suite.launch.sweep import Watcher
+from suite.launch.todo import Todo, record_invalid
 from suite.measure.flops import FLOPS_VERSION
 from suite.measure.provenance import host_environment, revision
 from suite.pipeline.program import ScheduleError
@@ -65,7 +66,6 @@ class SimulatedSweep:
             store=self.store.absolute(),
             threads_per_rank=1,
             device="cpu",
-            visible_devices=None,
         )
 
 
@@ -100,6 +100,7 @@ def _from_hardware(point: Point, hardware: Hardware) -> dict[str, Any]:
         "environment": {
             "device": device.name,
             "software": hardware.software.name,
+            "hardware": hardware.digest,
             "peak_flops_per_rank": device.peak[point.training.precision],
             "peak_source": device.source,
         },

@@ -1,24 +1,21 @@
-"""A sweep on this machine: which launches are missing, and running them one after another."""
+"""A sweep on this machine: running what is missing, one launch after another."""
 
-import contextlib
-import fcntl
-import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from suite.experiment.cluster import Cluster
-from suite.experiment.expansion import Planned
 from suite.experiment.point import Point
-from suite.launch.inputs import Inputs
-from suite.launch.job import Job, JobFolder, live_job, now
+from suite.launch.claim import Claims
+from suite.launch.job import Job, now
 from suite.launch.local import LocalJob
 from suite.launch.processes import uninterrupted
-from suite.measure.provenance import host_environment, revision
+from suite.launch.slurm.settle import Jobs
+from suite.launch.todo import Todo, record_invalid
+from suite.measure.provenance import host_environment
 from suite.records.schema import Record, Source
-from suite.records.store import Store, StoredRecord, load
+from suite.records.store import StoredRecord, load
 
 
 class Watcher(Protocol):
@@ -35,46 +32,6 @@ class Watcher(Protocol):
 
     def end(self, job: Job, record: Record) -> None:
         """The launch has its record."""
-
-
-@dataclass(frozen=True)
-class Todo:
-    """What a sweep has to do: launches per point, and what is there already."""
-
-    missing: list[tuple[Point, int]]  # a point and how many launches it lacks
-    present: list[Point]
-    invalid: list[Planned]
-    elsewhere: list[tuple[Point, str]]  # a point that is missing though it has records, and what those were measured on
-
-    @property
-    def launches(self) -> int:
-        """Launches to run."""
-        return sum(count for _, count in self.missing)
-
-
-def todo(points: Sequence[Planned], records: Sequence[StoredRecord], fresh: bool) -> Todo:
-    """A point is present when its launches are there with status ok, whatever the revision, on the files that it names.
-
-    `fresh` measures every point again.
-    """
-    found: dict[str, list[StoredRecord]] = defaultdict(list)
-    for record in records:
-        if record.status == "ok" and not fresh:
-            found[record.point_id].append(record)
-    inputs = Inputs()
-    work = Todo([], [], [], [])
-    for planned in points:
-        if planned.point is None or planned.reasons:
-            work.invalid.append(planned)
-            continue
-        others = [inputs.other(record, planned.point) for record in found[planned.point.id]]
-        lacking = planned.point.measure.launches - others.count(None)
-        if lacking <= 0:
-            work.present.append(planned.point)
-            continue
-        work.missing.append((planned.point, lacking))
-        work.elsewhere.extend([(planned.point, why) for why in others if why][:1])
-    return work
 
 
 @dataclass(frozen=True)
@@ -96,54 +53,17 @@ class LocalSweep:
         """
         for planned in work.invalid:
             record_invalid(planned, self.experiment, self.scale, self.source, self.store)
-        found = {point.id: self._ok_files(point) for point, _ in work.missing}
+        claims = Claims(self.experiment, self.scale, self.source, self.store, Jobs().under_way)
+        found = {point.id: claims.ok_files(point) for point, _ in work.missing}
         for point, count in work.missing:
             for done in range(count):
-                job = self._claim(point, found[point.id])
+                job = claims.take(point, self.cluster(point.cluster), found[point.id])
                 if isinstance(job, str):
                     watcher.skip(point, count - done, job)
                     break
                 record = self._launch(job, watcher)
                 found[point.id].add(Path(record.file))
                 yield job, record
-
-    def _folder(self, point: Point) -> Path:
-        return self.store.absolute() / self.experiment / self.scale / self.source / point.id
-
-    def _ok_files(self, point: Point) -> set[Path]:
-        """The files of the point's records with status ok."""
-        root, files = self.store.absolute(), self._folder(point).glob("*.json")
-        read = {file: load(file, file.relative_to(root)) for file in files}
-        return {file for file, record in read.items() if isinstance(record, StoredRecord) and record.status == "ok"}
-
-    def _claim(self, point: Point, known: set[Path]) -> Job | str:
-        """Take the next free launch number by creating its folder; or say who else measures the point.
-
-        `known` are the records that this sweep has made or has found at its beginning.
-        """
-        store, name, cluster = Store(self.store), revision(), self.cluster(point.cluster)
-        with _alone(self._folder(point) / "jobs"):
-            if other := live_job(self._folder(point)):
-                return f"another sweep is measuring it (process {other.controller()}, {other.path})"
-            if self._ok_files(point) - known:
-                return "another sweep has measured it since this one began"
-            launch = store.next_launch(self.experiment, self.scale, self.source, point.id, name)
-            while True:
-                job = Job(
-                    experiment=self.experiment,
-                    scale=self.scale,
-                    source=self.source,
-                    point=point,
-                    revision=name,
-                    launch=launch,
-                    store=self.store.absolute(),
-                    threads_per_rank=cluster.threads_per_rank,
-                    device=cluster.device,
-                    visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-                )
-                if JobFolder(job.folder).claim(job.description()):
-                    return job
-                launch += 1
 
     def _launch(self, job: Job, watcher: Watcher) -> StoredRecord:
         started = now()
@@ -153,6 +73,7 @@ class LocalSweep:
         try:
             running.start()
             for _ in running.wait():
+                running.note_life()
                 for samples in running.folder.progress(seen):
                     seen += 1
                     watcher.iteration(job, samples)
@@ -174,40 +95,3 @@ class LocalSweep:
             raise RuntimeError(f"{path}: {record}")
         watcher.end(job, record)
         return record
-
-
-def record_invalid(planned: Planned, experiment: str, scale: str, source: Source, folder: Path) -> None:
-    """Keep why a point cannot run, once for each reason."""
-    reason = "; ".join(planned.reasons)
-    store = Store(folder)
-    known, _ = store.read(experiment, scale, source)
-    if any(r.point_id == planned.point_id and r.status == "invalid" and r.reason == reason for r in known):
-        return
-    record = Record.model_validate(
-        {
-            "experiment": experiment,
-            "scale": scale,
-            "point_id": planned.point_id,
-            "source": source,
-            "point": planned.configuration,
-            "status": "invalid",
-            "reason": reason,
-            "environment": host_environment(),
-            "started": now(),
-            "finished": now(),
-        }
-    )
-    store.write(record, revision())
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that no other sweep looks into it and takes something at the same time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: two sweeps may then measure a point twice
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

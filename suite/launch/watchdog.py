@@ -18,20 +18,21 @@ from suite.measure.notes import PHASES
 from suite.pipeline.lowering import Lowered, Op
 
 _NOTE = struct.Struct("qd")  # what a rank is at, and since when (the host's monotonic clock)
+Notes = dict[int, tuple[int, float]]
 EXIT_STALLED = 86
 FRONT_LATER = 30.0  # seconds after the ranks' limit in which they and their supervisor have ended the launch
 START_SECONDS = 180.0  # in which a rank joins the others; one forked at a bad moment never does
 
 
 class Board:
-    """One note per rank, in a file that all ranks of a host have mapped."""
+    """One note per rank of a node, in a file that all of them have mapped."""
 
-    def __init__(self, file: Path, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, file: Path, rank: int = 0, first: int = 0) -> None:
+        """`rank` is whose notes this process makes, `first` the node's first rank."""
+        self.rank, self.first = rank, first
         with file.open("r+b") as opened:
             self.memory = mmap.mmap(opened.fileno(), 0)
-        self.codes = memoryview(self.memory).cast("q")[2 * rank : 2 * rank + 1]
-        self.times = memoryview(self.memory).cast("d")[2 * rank + 1 : 2 * rank + 2]
+        self.codes, self.times = memoryview(self.memory).cast("q"), memoryview(self.memory).cast("d")
 
     @staticmethod
     def create(file: Path, ranks: int) -> None:
@@ -45,15 +46,16 @@ class Board:
         out), and phase k of `PHASES` as -1 - k.
         """
         # Whole numbers at once: `pack_into` first clears the note, and the front would read a time of 0.
-        self.codes[0], self.times[0] = code, time.monotonic()
+        place = 2 * (self.rank - self.first)
+        self.codes[place], self.times[place + 1] = code, time.monotonic()
 
     def note_phase(self, phase: str) -> None:
         """Note a phase by its words."""
         self.note(-1 - PHASES.index(phase))
 
-    def read(self) -> list[tuple[int, float]]:
+    def read(self) -> Notes:
         """Every rank's note, by rank."""
-        return list(_NOTE.iter_unpack(self.memory[:]))
+        return dict(enumerate(_NOTE.iter_unpack(self.memory[:]), self.first))
 
 
 def describe(code: int, ops: tuple[Op, ...], lowered: Lowered) -> str:
@@ -68,10 +70,10 @@ def describe(code: int, ops: tuple[Op, ...], lowered: Lowered) -> str:
     return f"in {op.action}"
 
 
-def account(board: list[tuple[int, float]], lowered: Lowered, parallel: Parallel, now: float) -> str:
-    """What every rank is at and for how long, the one that stopped first before the others."""
+def account(notes: Notes, lowered: Lowered, parallel: Parallel, now: float) -> str:
+    """What every rank of the node is at and for how long, the one that stopped first before the others."""
     lines = []
-    for rank, (code, since) in sorted(enumerate(board), key=lambda entry: entry[1][1]):
+    for rank, (code, since) in sorted(notes.items(), key=lambda entry: entry[1][1]):
         ops = lowered.ops[parallel.coordinates(rank)["pipeline"]]
         lines.append(f"rank {rank}: {describe(code, ops, lowered)}, for {now - since:.1f} s")
     return "\n".join(lines)
@@ -80,7 +82,7 @@ def account(board: list[tuple[int, float]], lowered: Lowered, parallel: Parallel
 class Watchdog(threading.Thread):
     """Ends this process when its own note is older than the limit."""
 
-    def __init__(self, board: Board, limit: float, stalled: Callable[[list[tuple[int, float]], float], None]) -> None:
+    def __init__(self, board: Board, limit: float, stalled: Callable[[Notes, float], None]) -> None:
         """`stalled` is told the board and the time before the process ends."""
         super().__init__(name="watchdog", daemon=True)
         self.board, self.limit, self.stalled = board, limit, stalled

@@ -4,6 +4,7 @@ from typing import Protocol
 
 PHASES = (
     "starting up",
+    "comparing devices and links",
     "building the model",
     "preparing the microbatches",
     "waiting for the reduction of gradients",

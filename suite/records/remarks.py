@@ -1,4 +1,4 @@
-"""What is odd about a launch that is ok: its times are good, its training is not."""
+"""What is odd about a launch that is ok: a training that is not good, or a slow device."""
 
 import math
 
@@ -6,7 +6,7 @@ from suite.records.schema import Record
 
 
 def remark(record: Record) -> str | None:
-    """Losses that are not finite and steps that were skipped, in words; None where there are none.
+    """Losses that are not finite, skipped steps, and devices and links slower than their like; None where all is well.
 
     An emulated or simulated launch has no losses. Skipped steps are counted from the first iteration of the training,
     which may have been another launch's.
@@ -20,4 +20,5 @@ def remark(record: Record) -> str | None:
         found.append(
             f"{skipped} optimizer step{'s were' if skipped > 1 else ' was'} skipped, gradients not being finite"
         )
+    found += (record.preflight or {}).get("slow", [])
     return "; ".join(found) or None

@@ -1,0 +1,1 @@
+"""Submitting to SLURM, running there, and finding out what became of it."""
