@@ -10,6 +10,7 @@ from suite import __version__
 from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, print_json, refuse, to_the_end
 from suite.launch.backend import Backend
 from suite.pipeline.names import SCHEDULE_NAMES
+from suite.regressions import add_commands
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
@@ -18,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+add_commands(app)
 
 
 class Format(StrEnum):
