@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in under 5 minutes on one CUDA GPU, without a network:
 #
-#   1. the device's copy bandwidth and every kernel's against it, forward and backward    -> results/kernels/<device>.json
-#   2. every kernel's results against the references on the device
+#   1. every kernel's results against the references on the device
+#   2. the device's copy bandwidth and every kernel's against it, forward and backward    -> results/kernels/<device>.json
 #   3. iterations of the largest GPT that the time allows (1.7 billion parameters, bf16), with every set of kernels, with
 #      HFU and MFU: records as every run leaves them, and a report                        -> results/runs/kernels/gpu
 #

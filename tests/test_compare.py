@@ -271,6 +271,13 @@ def test_simulated_times_have_no_noise(here):
     assert compare("a", "b", code=1)[0]["verdict"] == "REGRESSION"
     assert compare("a", "c", code=0)[0]["verdict"] == "EQUIVALENT"
     assert "exact" in call("compare", "a", "b").out
+    elsewhere = {"cpu": "another", "device": None, "cores": 1}
+    keep("d", launch_of(0, 0.1, source="simulated", environment={"device": None}))
+    keep("e", launch_of(0, 0.101, source="simulated", environment=elsewhere))
+    keep("f", launch_of(0, 0.101, source="simulated", environment={**elsewhere, "hardware": "00000000"}))
+    assert compare("d", "e", code=0)[0]["verdict"] == "EQUIVALENT", "where it was computed does not matter"
+    reason = "hardware is unknown in the baseline and 00000000 in the candidate"
+    assert compare("d", "f", code=3)[0]["reason"] == reason
 
 
 # Baselines

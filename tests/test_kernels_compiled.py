@@ -54,3 +54,10 @@ def test_the_committed_table_is_of_these_kernels():
         for architecture in ARCHITECTURES
     }
     assert {(row["kernel"], row["type"], row["architecture"]) for row in rows} == wanted
+
+
+def test_the_check_for_a_gpu_says_that_there_is_none_and_what_works_without():
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
+    done = subprocess.run(["bash", ROOT / "checks" / "gpu.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "checks/gpu.sh: torch sees no CUDA GPU; --dry-run would work"

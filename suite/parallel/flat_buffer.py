@@ -82,17 +82,15 @@ class FlatBuffer:
         return self.parameters[0].spec.decay
 
     def owned_gradients(self, wanted: Callable[[Described], bool]) -> list[torch.Tensor]:
-        """Flat views of the gradients of the parameters wanted, as far as this rank owns them; neighbours in one."""
-        found: list[slice] = []
+        """Flat views of the gradients of the parameters wanted, as far as this rank owns them."""
+        views = []
         for parameter in filter(wanted, self.parameters):
             place = self.places[parameter]
             for piece in self.owned:
                 start, stop = max(place.start, piece.start), min(place.stop, piece.stop)
-                if start < stop and found and found[-1].stop == start:
-                    found[-1] = slice(found[-1].start, stop)
-                elif start < stop:
-                    found.append(slice(start, stop))
-        return [self.gradients[place] for place in found]
+                if start < stop:
+                    views.append(self.gradients[start:stop])
+        return views
 
 
 def _to_main_gradient(parameter: torch.Tensor) -> None:

@@ -19,11 +19,13 @@ FIELDS = (
     "threads_per_rank",
     "node_pool",
     "data",
+    "hardware",
     "oversubscribed",
     "flops_version",
 )
 
-_OF_SIMULATED = ("source", "device", "node_pool", "flops_version")  # the machine that computed it changes nothing
+# The machine that computed a simulation changes nothing.
+_OF_SIMULATED = ("source", "device", "node_pool", "hardware", "flops_version")
 
 
 def fingerprint(record: Record) -> dict[str, str]:
@@ -33,23 +35,25 @@ def fingerprint(record: Record) -> dict[str, str]:
     """
     environment, libraries = record.environment, record.environment.get("libraries")
     libraries = libraries if isinstance(libraries, dict) else {}
-    device = environment.get("device")
+    device, simulated = environment.get("device"), record.source == "simulated"
+    on_processor = device in (None, "cpu") and not simulated
     pool = [record.point.get("cluster"), environment.get("partition")]
     backend = [environment.get("backend"), environment.get("backend_version")]
     found = {
         "source": record.source,
-        "device": environment.get("cpu") or device if device in (None, "cpu") else device,
-        "cores": environment.get("cores") if device in (None, "cpu") else None,
+        "device": (on_processor and environment.get("cpu")) or device,
+        "cores": environment.get("cores") if on_processor else None,
         "driver": environment.get("driver"),
         "torch": libraries.get("torch"),
         "backend": " ".join(str(part) for part in backend if part is not None) or None,
         "threads_per_rank": environment.get("threads_per_rank"),
         "node_pool": "/".join(str(part) for part in pool if part is not None) or None,
         "data": environment.get("data"),
+        "hardware": environment.get("hardware"),  # a digest of the constants that predicted it
         "oversubscribed": record.oversubscribed,
         "flops_version": record.flops_version,
     }
-    counts = FIELDS if record.source != "simulated" else _OF_SIMULATED
+    counts = _OF_SIMULATED if simulated else FIELDS
     return {field: str(found[field]) if field in counts and found[field] is not None else "unknown" for field in FIELDS}
 
 
