@@ -24,7 +24,7 @@ model: gpt-tiny
 training: {global_batch: 8}
 sweep: {grid: {pipeline: [1, 2]}}
 """
-PLUGIN = "suite.regression.plugin"
+PLUGIN = "suite.regression.pytest_plugin"
 
 
 @pytest.fixture
