@@ -372,7 +372,7 @@ def test_version_and_list():
     listed = dict(line.split(": ", 1) for line in answer.out.splitlines() if re.match(r"\w+: ", line))
     quickstart = load_experiment("quickstart")
     points = len(expand(quickstart, "laptop").points)
-    assert re.search(rf"^ +quickstart +laptop: {points} +{re.escape(quickstart.title)}$", answer.out, re.MULTILINE)
+    assert re.search(rf"^ +quickstart +laptop: {points} +{re.escape(quickstart.title)} *$", answer.out, re.MULTILINE)
     assert listed["schedules"] == ", ".join(SCHEDULE_NAMES)
     assert "local" in listed["clusters"]
     assert listed["models"] == ", ".join(MODELS)

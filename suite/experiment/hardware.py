@@ -154,6 +154,7 @@ class Software(_Part):
     blocking_messages: bool = False  # ranks are busy while they send to the next stage
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
+    added_rows: bool = False  # the embedding's gradient is added up row by row, without one of the embedding's size
     fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
     loss_reductions: Annotated[int, Field(ge=0)] = 0  # of a number a token over tensor ranks, in the cross entropy
     flash_attention: bool = False
