@@ -103,7 +103,7 @@ def test_a_note_is_never_read_half_written(tmp_path):
             board.note(7)
     try:
         board = Board(file, 0)
-        oldest = min(since for _ in range(100_000) for _, since in board.read())
+        oldest = min(since for _ in range(100_000) for _, since in board.read().values())
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
