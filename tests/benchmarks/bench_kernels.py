@@ -1,45 +1,17 @@
-"""Operators, forward and backward, by implementation."""
-
-from importlib import import_module
+"""Operators, forward and backward, by every implementation that needs no device."""
 
 import pytest
 import torch
 
-from suite.kernels.registry import OPERATORS
+from suite.kernels.cases import Sizes, cases
+from suite.kernels.registry import OPERATORS, implementation
 
-NEED_A_DEVICE = ("triton", "apex")
-ROWS, BATCH, WIDTH, HEADS = 128, 2, 256, 4
-
-
-def inputs(operator):
-    draw = torch.Generator().manual_seed(1)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=draw).requires_grad_()
-
-    if operator == "layer_norm":
-        return [random(ROWS, BATCH, WIDTH), random(WIDTH), random(WIDTH)], (1e-5,)
-    if operator == "bias_gelu":
-        return [random(ROWS, BATCH, WIDTH), random(WIDTH)], ()
-    return [random(BATCH, HEADS, ROWS, WIDTH // HEADS) for _ in range(3)], (None,)
+SIZES = Sizes(s=128, b=2, h=256, heads=4, vocabulary=1024)
+CASES = {case.operator: case for case in cases(SIZES, torch.float32, torch.device("cpu"))}
+RUNS = [(operator, name) for operator in CASES for name in OPERATORS[operator] if name not in ("triton", "apex")]
 
 
-CASES = [
-    (operator, name)
-    for operator in ("layer_norm", "bias_gelu", "attention")
-    for name in OPERATORS[operator]
-    if name not in NEED_A_DEVICE
-]
-
-
-@pytest.mark.parametrize(("operator", "name"), CASES)
+@pytest.mark.parametrize(("operator", "name"), RUNS)
 def test_forward_and_backward(benchmark, operator, name):
-    function = getattr(import_module(f"suite.kernels.{operator}"), name)
-    leaves, constants = inputs(operator)
-    weights = torch.ones_like(function(*leaves, *constants))
-    benchmark.pedantic(
-        lambda: torch.autograd.grad(function(*leaves, *constants), leaves, weights),
-        rounds=30,
-        iterations=10,
-        warmup_rounds=3,
-    )
+    case, function = CASES[operator], implementation(operator, name)
+    benchmark.pedantic(lambda: case.back(case.run(function)), rounds=20, iterations=5, warmup_rounds=2)
