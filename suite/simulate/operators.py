@@ -151,6 +151,15 @@ class Operators:
         )
         return self._launched(self.linear(h, vocabulary) + passes, _HEAD_KERNELS)
 
+    def action(self) -> Passes:
+        """What every action of the program begins with: the host's start, and forward the tokens for all tensor ranks.
+
+        One rank has read them; of their broadcasts nothing but the start counts.
+        """
+        tokens = self.hardware.software.token_broadcasts * all_gather(self.hardware, self.group, 8 * self.rows)
+        started = Spent(launch=self.device.action_seconds + self.hardware.software.action_seconds)
+        return Passes(started + Spent(tensor_communication=tokens), started)
+
     def exchange(self) -> float:
         """Seconds of one exchange between tensor ranks: an all-reduce, or with sequence parallelism its two halves."""
         size = self.element * self.rows * self.point.model.hidden_size
