@@ -14,6 +14,7 @@ import pytest
 from command import call, run, start
 
 from suite.experiment.point import Point
+from suite.kernels.registry import OPERATORS
 from suite.launch.failure import cause
 from suite.launch.job import JobFolder
 from suite.launch.processes import alive
@@ -161,7 +162,7 @@ def test_each_launch_leaves_one_record_with_every_field(finished):
         activation = 4 * 1 * 8 * 16  # fp32 [sequence, microbatch, hidden]
         assert rank["bytes_by_link"]["pipeline"] == 4 * activation, "four microbatches, one direction a rank"
         assert rank["bytes_by_link"]["tensor"] == rank["bytes_by_link"]["data"] == 0
-    assert set(record["kernels"]) == {"layer_norm", "bias_gelu", "attention", "adamw"}
+    assert set(record["kernels"]) == set(OPERATORS)
     assert set(record["breakdown_seconds"]) >= {"actions", "reduction_wait", "optimizer"}
     assert record["checkpoint"] is None
     found = record["preflight"]
