@@ -323,7 +323,7 @@ sweep:
         running = Running(folder, "broken")
         os.kill(running.ranks[1], signal.SIGKILL)
         place = folder / "results" / "runs" / "broken" / "laptop" / "measured" / running.point_id
-        _wait(lambda: list(place.glob("*.json")), "record of the killed point", 15)
+        _wait(lambda: list(place.glob("*.json")), "record of the killed point", 40)
         running.ended()
     finally:
         code, text = _end(front)
