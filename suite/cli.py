@@ -1,5 +1,6 @@
 """The front door: parses, calls, prints."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,9 @@ from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, print_json, refuse
 from suite.launch.backend import Backend
 from suite.pipeline.names import SCHEDULE_NAMES
 from suite.regressions import add_commands
+
+# Looking for plugins of pydantic goes through every installed package, a tenth of a second in which nobody finds one.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
