@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo paper calibrate-check test test-slurm slurm-start slurm-stop lint format clean
+.PHONY: demo paper calibrate-check test test-slurm slurm-start slurm-stop bench bench-compare lint format clean
 
 demo: $(VENV)/.ready-run
 	$(BIN)/suite run quickstart
@@ -26,6 +26,18 @@ calibrate-check: $(VENV)/.ready-run
 
 test: $(VENV)/.ready-test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# Micro and macro benchmarks. `bench` keeps them in .benchmarks; `bench-compare` compares with the last that were kept, and
+# fails where the fastest round of one has become slower by more than the tolerance. Needs an idle machine.
+BENCH_TOLERANCE ?= 25%
+BENCHMARKS := tests/benchmarks -o python_files='bench_*.py' --benchmark-only --benchmark-max-time=3 --benchmark-sort=name \
+	--benchmark-columns=min,median,iqr,rounds
+
+bench: $(VENV)/.ready-test
+	$(BIN)/pytest $(BENCHMARKS) --benchmark-autosave
+
+bench-compare: $(VENV)/.ready-test
+	$(BIN)/pytest $(BENCHMARKS) --benchmark-compare --benchmark-compare-fail=min:$(BENCH_TOLERANCE)
 
 # A SLURM on this machine, see slurm/dev-cluster.
 slurm-start:

@@ -60,3 +60,44 @@ def torch(
         eps=h.eps,
         maximize=False,
     )
+
+
+def triton(
+    values: _torch.Tensor,
+    gradients: _torch.Tensor,
+    first: _torch.Tensor,
+    second: _torch.Tensor,
+    step: int,
+    h: Hyperparameters,
+) -> None:
+    """The same in one pass."""
+    from suite.kernels.flat_triton import adam_step
+
+    adam_step(values, gradients, first, second, step, h)
+
+
+def apex(
+    values: _torch.Tensor,
+    gradients: _torch.Tensor,
+    first: _torch.Tensor,
+    second: _torch.Tensor,
+    step: int,
+    h: Hyperparameters,
+) -> None:
+    """By apex's multi_tensor_adam, which its FusedAdam calls."""
+    import amp_C
+    from apex.multi_tensor_apply import multi_tensor_applier
+
+    decoupled, correct_bias = 1, 1
+    multi_tensor_applier(
+        amp_C.multi_tensor_adam,
+        _torch.zeros(1, dtype=_torch.int32, device=values.device),
+        [[gradients], [values], [first], [second]],
+        h.learning_rate,
+        *h.betas,
+        h.eps,
+        step,
+        decoupled,
+        correct_bias,
+        h.weight_decay,
+    )

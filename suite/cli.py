@@ -1,5 +1,6 @@
 """The front door: parses, calls, prints."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,10 @@ from suite import __version__
 from suite.ending import DONE, NOTHING_MEASURED, SOME_FAILED, print_json, refuse, to_the_end
 from suite.launch.backend import Backend
 from suite.pipeline.names import SCHEDULE_NAMES
+from suite.regressions import add_commands
+
+# Looking for plugins of pydantic goes through every installed package, a tenth of a second in which nobody finds one.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
 
 app = typer.Typer(
     help="A reproducible benchmark and scaling-study suite for 3D-parallel GPT training.",
@@ -18,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+add_commands(app)
 
 
 class Format(StrEnum):

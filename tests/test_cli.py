@@ -372,7 +372,7 @@ def test_version_and_list():
     listed = dict(line.split(": ", 1) for line in answer.out.splitlines() if re.match(r"\w+: ", line))
     quickstart = load_experiment("quickstart")
     points = len(expand(quickstart, "laptop").points)
-    assert re.search(rf"^ +quickstart +laptop: {points} +{re.escape(quickstart.title)}$", answer.out, re.MULTILINE)
+    assert re.search(rf"^ +quickstart +laptop: {points} +{re.escape(quickstart.title)} *$", answer.out, re.MULTILINE)
     assert listed["schedules"] == ", ".join(SCHEDULE_NAMES)
     assert "local" in listed["clusters"]
     assert listed["models"] == ", ".join(MODELS)
@@ -413,21 +413,19 @@ def test_a_dry_run_says_what_would_run(here):
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_the_front_answers_in_less_than_a_second(tmp_path, arguments):
-    """Of the processor's time, so that a busy machine does not count; one of three may do it."""
+def test_the_front_answers_soon_after_its_libraries_are_there(tmp_path, arguments):
+    """In the processor's time and as a ratio, so that a busy machine does not count: a second is about twice theirs."""
 
-    def spent() -> float:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
+    def spent(command) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    times = []
-    for _ in range(3):
-        before = spent()
-        subprocess.run([*FRONT, *arguments], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-        times.append(spent() - before)
-        if times[-1] < 1.0:
-            break
-    assert min(times) < 1.0
+    libraries = [sys.executable, "-c", "import numpy, pydantic.main, rich.console, typer, yaml"]
+    pairs = [(spent(libraries), spent([*FRONT, *arguments])) for _ in range(3)]
+    theirs, ours = map(min, zip(*pairs, strict=True))
+    assert ours < 2.2 * theirs
 
 
 def test_whoever_stops_reading_stops_the_output_without_a_traceback(tmp_path):

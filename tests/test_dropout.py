@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suite.kernels.dropout_mask import dropped
 from suite.model.dropout import SITES, Dropout
 
 HIDDEN_SITES = [site for site in SITES if site != "attention"]
@@ -24,7 +25,7 @@ def attention_mask(s=16, heads=range(4), sequences=(0,), layer=0, **changes):
     """What is kept of attention probabilities [b, heads, s, s], as booleans."""
     at = {"rate": 0.5, "seed": 1, "iteration": 2, **changes}
     x = torch.ones(len(sequences), len(heads), s, s, dtype=torch.float64)
-    return Dropout(sequences=tuple(sequences), **at).attention(x, layer, heads) != 0
+    return dropped(x, Dropout(sequences=tuple(sequences), **at).attention_mask(x.device, layer, heads)) != 0
 
 
 @settings(max_examples=40, deadline=None)

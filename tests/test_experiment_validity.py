@@ -227,9 +227,6 @@ def test_schedule_rules_reach_the_point():
     "sections",
     [
         {"checkpoint": {"every": 2}, "parallel": {"sharding": "zero3", "data": 2}},
-        {"kernels": "triton"},
-        {"kernels": "apex"},
-        {"kernels": {"attention": "apex", "layer_norm": "torch"}},
         {"schedule": {"name": "zb-h1"}, "parallel": {"sharding": "zero3", "data": 2}},
     ],
 )
@@ -264,6 +261,32 @@ def test_what_cannot_run_yet_is_said_in_one_sentence_with_a_value_that_can(secti
 )
 def test_what_can_run(sections):
     assert violations(_point(**sections), LOCAL) == []
+
+
+@pytest.mark.parametrize(
+    ("kernels", "said"),
+    [
+        ("triton", "kernels='triton': triton.*; kernels=auto would work"),
+        ({"attention": "apex", "layer_norm": "torch"}, "kernels=.*: apex.*NVIDIA.*; kernels=auto would work"),
+        ({"bias_gelu": "apex"}, "kernels.bias_gelu=apex: bias_gelu has reference, torch, triton; .*=auto would work"),
+    ],
+)
+def test_operators_that_are_not_there_are_said_before_a_launch_and_may_be_simulated(kernels, said, monkeypatch):
+    monkeypatch.setattr("suite.kernels.registry._installed", lambda name: False)
+    (sentence,) = violations(_point(kernels=kernels), LOCAL)
+    assert re.fullmatch(said, sentence)
+    assert violations(_point(kernels="auto"), LOCAL) == []
+    exists = "bias_gelu" not in kernels
+    assert (violations(_point(kernels=kernels), LOCAL, "simulated") == []) is exists
+
+
+def test_what_apexs_softmax_cannot_take_is_said(monkeypatch):
+    monkeypatch.setattr("suite.kernels.registry._installed", lambda name: True)
+    on_gpus = LOCAL.model_copy(update={"device": "cuda"})
+    wrong = _point(kernels="apex", model={"seq_length": 2050, "heads": 1}, training={"precision": "fp32"})
+    assert len(violations(wrong, on_gpus)) == 4
+    fits = _point(kernels="apex", model={"seq_length": 2048, "heads": 4}, training={"precision": "bf16"})
+    assert violations(fits, on_gpus) == []
 
 
 def test_every_violation_is_said():

@@ -62,7 +62,8 @@ def metadata(contents) -> Message:
 def test_the_wheel_holds_the_package_and_nothing_beside_it(contents):
     tops = {name.split("/")[0] for name in contents if ".dist-info/" not in name}
     assert tops == {"suite"}, "no top-level kernels, no tests"
-    assert not [name for name in contents if "test" in Path(name).name]
+    named = [name for name in contents if "test" in Path(name).name]
+    assert named == ["suite/regression/pytest_plugin.py"], "no tests"
     for top, place in (("suite", "suite"), ("kernels", "suite/shipped/kernels")):
         code = {f"{place}/{file.relative_to(ROOT / top)}" for file in (ROOT / top).rglob("*.py")}
         assert code <= contents.keys()
@@ -98,6 +99,7 @@ def test_metadata(contents, metadata):
     scripts = configparser.ConfigParser()
     scripts.read_string(_text(contents, "entry_points.txt"))
     assert dict(scripts["console_scripts"]) == {"suite": "suite.cli:main"}
+    assert list(scripts["pytest11"]) == ["suite.regression.pytest_plugin"]
 
 
 # No process that starts with this before the rest of its path finds the checkout.

@@ -8,8 +8,10 @@ from suite.experiment.catalogue import load_cluster, load_experiment
 from suite.experiment.expansion import expand
 from suite.experiment.point import Point
 from suite.records.published import PublishedRow, published
+from suite.report.paper.matching import matched
 
-FILES = sorted((Path(__file__).resolve().parents[1] / "experiments" / "paper").glob("*.yaml"))
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "experiments" / "paper").glob("*.yaml"))
 TABLES = ("table-1", "table-2")
 FIGURES = ("6", "7", "8", "11", "12", "13", "14", "15", "16", "17", "18")
 SECTIONS = ("5.8", "5.9", "5.10")
@@ -105,3 +107,16 @@ def test_every_published_row_is_one_point(plans, file):
 
 def test_the_papers_machine_takes_its_largest_job():
     assert load_cluster("selene").max_ranks == 3072
+
+
+def test_of_the_fusions_one_by_one_the_first_and_the_last_point_are_the_papers():
+    experiment = load_experiment(ROOT / "experiments" / "kernels.yaml")
+    points = [planned.point for planned in expand(experiment, "paper").valid]
+    rows = [row for row in published("narayanan2021") if row.table == "Section 5.8"]
+    found = matched(rows, points)
+    assert not found.ambiguous
+    assert not found.unmatched
+    assert {point.kernels for point in points if point.id in found.rows} == {"auto", "reference"}
+    assert len(found.rows) == 4
+    laptop = expand(experiment, "laptop")
+    assert len(laptop.valid) == len(laptop.points) == 10

@@ -12,6 +12,7 @@ from suite.experiment.expansion import expand
 from suite.launch.plan import row
 from suite.records.published import published
 from suite.records.store import Store
+from suite.report.summary import launches_of, rows_of
 from suite.simulate.iteration import PARTS
 
 PROFILE = """\
@@ -210,3 +211,21 @@ def test_zero3_shards_all_of_the_state_that_a_plan_shows():
     }
     for data, found in sizes.items():
         assert found.state_bytes == pytest.approx(16 * found.parameters / data, rel=0.01)
+
+
+def test_other_constants_are_another_prediction_and_the_newest_counts(here):
+    first = simulated(here)
+    assert "0 launches to run, 2 points present" in call("run", "small.yaml", "--on", "simulate").out
+    faster = PROFILE.replace("200.0e9", "300.0e9").replace("25.0e9, whole", "50.0e9, whole")
+    (here / "slurm" / "clusters" / "mine.yaml").write_text(faster)
+    read_cluster.cache_clear()
+    again = call("run", "small.yaml", "--on", "simulate")
+    assert again.code == 0
+    assert "2 launches to run, 0 points present" in again.out
+    assert "its record was predicted with other constants of cluster mine (digest " in again.err
+    rows = rows_of(launches_of(Store(here / "results" / "runs").read("small")[0])[0])
+    digest = read_cluster(here / "slurm" / "clusters" / "mine.yaml").hardware.digest
+    assert [[one.record.environment["hardware"] for one in row.used] for row in rows] == [[digest]] * 2
+    assert [[one.record.environment["hardware"] for one in row.older] for row in rows] == [
+        [first[microbatch].environment["hardware"]] for microbatch in (1, 2)
+    ]

@@ -17,7 +17,7 @@ from suite.simulate.rows import Placed, placed
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MODEL = {"layers": 8, "hidden_size": 128, "heads": 4, "vocab_size": 512, "seq_length": 128, "dropout": 0.1}
+MODEL = {"layers": 4, "hidden_size": 128, "heads": 4, "vocab_size": 512, "seq_length": 128, "dropout": 0.1}
 ADAMW = {"precision": "fp32", "optimizer": "adamw"}
 
 

@@ -150,6 +150,20 @@ def test_the_parts_of_an_iteration_are_its_time(fields, blocking):
     assert 0 < found.forward_backward_seconds <= found.seconds
 
 
+def test_every_operator_that_is_not_fused_costs_and_all_cost_what_the_reference_does():
+    one = point(parallel={"tensor": 2})
+    operators = ("attention", "bias_gelu", "bias_dropout_add")
+
+    def seconds(kernels):
+        return estimate(one.model_copy(update={"kernels": kernels}), selene()).seconds
+
+    fused = seconds("auto")
+    each = [seconds({operator: "reference"}) - fused for operator in operators]
+    assert all(more > 0 for more in each)
+    assert sum(each) == pytest.approx(seconds("reference") - fused, rel=0.02)
+    assert seconds("triton") == fused
+
+
 def test_no_iteration_is_faster_than_the_peak():
     one = point(model={"layers": 4, "hidden_size": 8192, "heads": 64}, training={"microbatch": 4})
     flops = hardware_flops(one.model, one.training.global_batch, 1, "none")

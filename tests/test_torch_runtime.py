@@ -77,7 +77,9 @@ def by_torchs_runtime(here: Point, path: str, form: str) -> tuple[list[float], l
     batch, tokens = here.training.global_batch, here.training.global_batch * here.model.seq_length
 
     def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        summed = vocab_cross_entropy(logits.transpose(0, 1), targets.t(), here.model.vocab_size, ALONE)
+        summed = vocab_cross_entropy(
+            logits.transpose(0, 1), targets.t(), here.model.vocab_size, ALONE, build.kernels.cross_entropy
+        )
         return summed / tokens
 
     # The loss is divided by the tokens of the global batch, so the gradients of the microbatches only add up.

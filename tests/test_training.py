@@ -70,12 +70,14 @@ def test_adamw_is_torchs_adamw(kernel):
             torch.testing.assert_close(parameter.detach(), copy.detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kernel", ["torch", "reference"])
 @pytest.mark.parametrize("limit", [0.5, 1000.0])
-def test_clipping_is_torchs_clipping(limit):
+def test_clipping_is_torchs_clipping(limit, kernel):
     flats, copies, _ = buffers_and_copies()
     give_gradients(copies, torch.Generator().manual_seed(2))
-    norm = counted_norm_squared(flats, Topology(rank=0)).item() ** 0.5
-    scale_gradients(flats, clip_factor(norm, limit))
+    kernels = select(kernel)
+    norm = counted_norm_squared(flats, Topology(rank=0), kernels.gradient_norm).item() ** 0.5
+    scale_gradients(flats, clip_factor(norm, limit), kernels.unscale)
     theirs = torch.nn.utils.clip_grad_norm_(list(copies.values()), limit)
     assert norm == pytest.approx(theirs.item(), rel=1e-12)
     for parameter, copy in copies.items():

@@ -112,7 +112,7 @@ def _products(
 def _core(core: Core, dtype: torch.dtype, device: torch.device, now: Seconds, least: float) -> Callable[[], Timed]:
     attention = select("auto").attention
     dropout = replace(_DROPOUT, rate=core.dropout, sequences=tuple(range(core.sequences)))
-    drop = partial(dropout.attention, layer=0, heads=range(core.heads)) if core.dropout else None
+    mask = dropout.attention_mask(device, 0, range(core.heads))
     shape = (core.sequences, core.heads, core.seq_length, core.width)
     q, k, v = (torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
     gradient = torch.randn(shape, dtype=dtype, device=device)
@@ -121,7 +121,7 @@ def _core(core: Core, dtype: torch.dtype, device: torch.device, now: Seconds, le
         ahead, behind, calls = 0.0, 0.0, 0
         while ahead + behind < least or not calls:
             start = now()
-            output = attention(q, k, v, drop)
+            output = attention(q, k, v, mask)
             middle = now()
             torch.autograd.grad(output, (q, k, v), gradient)
             ahead, behind, calls = ahead + middle - start, behind + now() - middle, calls + 1

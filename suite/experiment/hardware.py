@@ -5,6 +5,7 @@ are from data sheets, measured, or fitted; which were fitted, on what, and what 
 `fitted`.
 """
 
+import hashlib
 import math
 from bisect import bisect
 from functools import cache
@@ -69,6 +70,9 @@ class Device(_Part):
     tiles: tuple[Tile, ...] = (Tile(rows=1, columns=1),)
     gemm_efficiency: Share = 1.0  # of the peak, in long products
     gemm_ramp: Annotated[float, Field(ge=0)] = 0.0  # elements of depth that filling and draining a tile costs
+    # Of what units without a tile in the last wave idle, the exponent that is paid. At its power limit a device clocks
+    # higher while some idle: 0 (nothing lost) if power grows with the clock, 2/3 if with its cube, 1 at a fixed clock.
+    tail: Part = 0.0
     unaligned: Share = 1.0  # speed of a product with a dimension that is no multiple of 8 elements
     memory_efficiency: Share = 1.0  # of the memory bandwidth, in element-wise kernels
     operand_efficiency: Share | None = None  # the same of a product's operands, where it differs
@@ -153,8 +157,11 @@ class Software(_Part):
     blocking_messages: bool = False  # ranks are busy while they send to the next stage
     overlap_tensor: bool = False  # all-reduces of the backward pass run beside weight gradients
     fused_accumulation: bool = False  # a weight gradient is added up by the product itself
+    added_rows: bool = False  # the embedding's gradient is added up row by row, without one of the embedding's size
     fused: bool = True  # fused element-wise kernels, where the point does not ask for the reference
     loss_reductions: Annotated[int, Field(ge=0)] = 0  # of a number a token over tensor ranks, in the cross entropy
+    token_broadcasts: Annotated[int, Field(ge=0)] = 0  # to tensor ranks, before every forward pass of every stage
+    action_seconds: Seconds = 0.0  # that a device stands still at every action, where the stack synchronizes there
     flash_attention: bool = False
     keeps_outputs: bool = False  # a stage's output stays in memory until its backward pass, though it has been sent
     flash_dropout: bool = True  # the fused attention core can drop probabilities
@@ -191,6 +198,11 @@ class Hardware(_Part):
     node: Link
     network: Link
     storage: Storage | None = None
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits of the constants: what is predicted with others is another prediction."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod

@@ -3,8 +3,6 @@
 from suite.experiment.errors import shown
 from suite.experiment.point import Checkpoint, Point
 
-_KERNEL_SETS = ("triton", "apex")
-
 
 def not_yet(point: Point) -> list[str]:
     """One sentence for each value that this version cannot run, with one that it can."""
@@ -20,10 +18,6 @@ def not_yet(point: Point) -> list[str]:
                     " with parallel.sharding=zero3",
                 )
             )
-    kernels = point.kernels if isinstance(point.kernels, dict) else {"": point.kernels}
-    for operator, kernel_set in kernels.items():
-        if kernel_set in _KERNEL_SETS:
-            found.append(_sentence(f"kernels.{operator}" if operator else "kernels", kernel_set, "torch"))
     # Imported here: the schedule generators are not needed to read a file.
     from suite.pipeline.generators import GENERATORS
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from suite.experiment.checkpoint_folder import other_model, whole_checkpoints
 from suite.experiment.cluster import Cluster
-from suite.experiment.errors import did_you_mean, shown
+from suite.experiment.errors import shown
+from suite.experiment.kernel_choice import kernel_problems
 from suite.experiment.megatron_file import megatron_problem
 from suite.experiment.not_yet import not_yet
 from suite.experiment.point import MOST_LAYERS, Checkpoint, Data, Model, Point
 from suite.experiment.schedule_digest import schedule_digest
 from suite.experiment.text import text_problem
 from suite.experiment.tokenizer import tokenizer_problem
-from suite.kernels.registry import OPERATORS
 from suite.records.schema import Source
 
 BYTE_VALUES = 256  # token values of a text read as bytes
@@ -25,6 +25,7 @@ def violations(point: Point, cluster: Cluster, source: Source = "measured") -> l
         *_layout(point, cluster, source),
         *_batch_and_schedule(point),
         *_inputs(point),
+        *kernel_problems(point, cluster, source),
         *not_yet(point),
     ]
 
@@ -147,13 +148,7 @@ def _file_problem(point: Point) -> str | None:
 
 
 def _inputs(point: Point) -> list[str]:
-    found = [*_data(point), *_checkpoint(point.checkpoint, point.model)]
-    if isinstance(point.kernels, dict):
-        for operator in point.kernels:
-            if operator not in OPERATORS:
-                hint = did_you_mean(operator, OPERATORS)
-                found.append(f"kernels={shown(point.kernels)}: '{operator}' is no operator; {hint}")
-    return found
+    return [*_data(point), *_checkpoint(point.checkpoint, point.model)]
 
 
 def _checkpoint(checkpoint: Checkpoint, model: Model) -> list[str]:

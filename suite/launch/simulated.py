@@ -100,6 +100,7 @@ def _from_hardware(point: Point, hardware: Hardware) -> dict[str, Any]:
         "environment": {
             "device": device.name,
             "software": hardware.software.name,
+            "hardware": hardware.digest,
             "peak_flops_per_rank": device.peak[point.training.precision],
             "peak_source": device.source,
         },

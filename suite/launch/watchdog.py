@@ -33,6 +33,7 @@ class Board:
         self.rank, self.first = rank, first
         with file.open("r+b") as opened:
             self.memory = mmap.mmap(opened.fileno(), 0)
+        self.codes, self.times = memoryview(self.memory).cast("q"), memoryview(self.memory).cast("d")
 
     @classmethod
     def create(cls, file: Path, ranks: range) -> Self:
@@ -46,7 +47,9 @@ class Board:
         """Note what this rank is at: instruction n of its program as 2n (waiting for its input) or 2n + 1 (carrying it
         out), and phase k of `PHASES` as -1 - k.
         """
-        _NOTE.pack_into(self.memory, (self.rank - self.first) * _NOTE.size, code, time.monotonic())
+        # Whole numbers at once: `pack_into` first clears the note, and the front would read a time of 0.
+        place = 2 * (self.rank - self.first)
+        self.codes[place], self.times[place + 1] = code, time.monotonic()
 
     def note_phase(self, phase: str) -> None:
         """Note a phase by its words."""

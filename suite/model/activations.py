@@ -40,19 +40,16 @@ def core_bytes(point: Point, fused: bool) -> int:
     """What the attention core keeps beside queries, keys and values.
 
     Fused: its output s b h e / t, and 4 s b n / t for the softmax's normalisation (at least fp32). As batched products:
-    the scaled queries s b h e / t, the probabilities s^2 b n e / t, and with dropout a byte for each and the dropped
-    ones.
+    the probabilities s^2 b n e / t, and with dropout a byte for each and the dropped ones.
     """
     model, b = point.model, point.training.microbatch
     element = BYTES[point.training.precision]
-    output = model.seq_length * b * model.hidden_size * element
     if fused:
+        output = model.seq_length * b * model.hidden_size * element
         return (output + max(4, element) * model.seq_length * b * model.heads) // point.parallel.tensor
     scores = model.seq_length**2 * b * model.heads
     probabilities = scores * (2 * element + 1 if model.dropout else element)
-    return (
-        output + probabilities
-    ) // point.parallel.tensor + model.seq_length**2  # the mask of the future, a byte each
+    return probabilities // point.parallel.tensor
 
 
 def stage_bytes(point: Point, layers: int, first: bool, last: bool, fused: bool) -> int:

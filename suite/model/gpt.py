@@ -20,7 +20,7 @@ from suite.model.split import layer_split
 from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
 from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorRanks, column_linear
 from suite.parallel.vocab_parallel import vocab_cross_entropy, vocab_embedding
-from suite.parallel.weight_gradients import WeightGradients, row_sum, tap
+from suite.parallel.weight_gradients import WeightGradients, add_row_sum, row_sum, tap
 
 INITIAL_STD = 0.02
 NORM_EPS = 1e-5
@@ -44,7 +44,12 @@ class Build:
     training: Training
     dtype: torch.dtype
     kernels: Kernels
-    deferred: WeightGradients | None = None  # where weight gradients go if the schedule splits the backward pass
+    gradients: WeightGradients | None = None  # where weight gradients go; None: to autograd
+
+    @property
+    def deferred(self) -> WeightGradients | None:
+        """Where the gradients of biases and norms go, too, because the schedule splits the backward pass."""
+        return self.gradients if self.gradients is not None and self.gradients.split else None
 
     def parameter(self, spec: ParameterSpec, shared: bool = False) -> ModelParameter:
         """This rank's shard of the parameter."""
@@ -54,7 +59,7 @@ class Build:
         """x and the bias to add to it, the bias's gradient being taken care of."""
         if self.deferred is None:
             return x, bias
-        return tap(x, self.deferred, (bias, row_sum)), bias.detach()
+        return tap(x, self.deferred, (bias, add_row_sum)), bias.detach()
 
 
 class LayerNorm(nn.Module):
@@ -73,13 +78,13 @@ class LayerNorm(nn.Module):
             return self.kernel(x, self.weight, self.bias, NORM_EPS)
         y = self.kernel(x, self.weight.detach(), self.bias.detach(), NORM_EPS)
         kept = x.detach()
-        return tap(y, self.deferred, (self.weight, partial(self._weight_gradient, kept)), (self.bias, row_sum))
+        return tap(y, self.deferred, (self.weight, partial(self._add_gradient, kept)), (self.bias, add_row_sum))
 
-    def _weight_gradient(self, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        """The gradient [h] from the input and the output's gradient [s, b, h], in at least fp32."""
+    def _add_gradient(self, x: torch.Tensor, main: torch.Tensor, grad: torch.Tensor) -> None:
+        """The weight's gradient [h] from the input and the output's gradient [s, b, h], in at least fp32."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         one, zero = (torch.full_like(self.weight, value, dtype=dtype, requires_grad=False) for value in (1.0, 0.0))
-        return row_sum(grad.to(dtype) * self.kernel(x.to(dtype), one, zero, NORM_EPS))
+        main.add_(row_sum(grad.to(dtype) * self.kernel(x.to(dtype), one, zero, NORM_EPS)))
 
 
 class Attention(nn.Module):
@@ -98,7 +103,7 @@ class Attention(nn.Module):
         self.recompute = build.training.recompute == "selective"
         local = build.model.heads // build.tensor.group.size
         self.heads = range(build.tensor.group.index * local, (build.tensor.group.index + 1) * local)
-        rest = (build.tensor, build.training.seed, build.dtype, build.deferred)
+        rest = (build.tensor, build.training.seed, build.dtype, build.gradients)
         self.qkv = ColumnParallelLinear(f"{name}.qkv", h, 3 * h, INITIAL_STD, *rest)
         self.output = RowParallelLinear(f"{name}.output", h, h, _output_std(build.model), *rest)
 
@@ -108,8 +113,7 @@ class Attention(nn.Module):
         qkv = qkv + bias
         s, b, _ = qkv.shape
         q, k, v = qkv.view(s, b, len(self.heads), 3, self.head_size).permute(3, 1, 2, 0, 4)
-        drop = (lambda p: dropout.attention(p, self.layer, self.heads)) if dropout.rate else None
-        core = partial(self.kernel, dropout=drop)
+        core = partial(self.kernel, mask=dropout.attention_mask(x.device, self.layer, self.heads))
         context = recomputed(core, q, k, v) if self.recompute else core(q, k, v)
         return self.output(context.permute(2, 0, 1, 3).reshape(s, b, -1))
 
@@ -120,7 +124,7 @@ class FeedForward(nn.Module):
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         h, f, name = build.model.hidden_size, build.model.ffn_hidden_size, f"layers.{layer}.mlp"
-        rest = (build.tensor, build.training.seed, build.dtype, build.deferred)
+        rest = (build.tensor, build.training.seed, build.dtype, build.gradients)
         self.build, self.kernel = build, build.kernels.bias_gelu
         self.expand = ColumnParallelLinear(f"{name}.expand", h, f, INITIAL_STD, *rest)
         self.contract = RowParallelLinear(f"{name}.contract", f, h, _output_std(build.model), *rest)
@@ -135,7 +139,7 @@ class Layer(nn.Module):
 
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
-        self.layer, self.build = layer, build
+        self.layer, self.build, self.kernel = layer, build, build.kernels.bias_dropout_add
         self.norm1 = LayerNorm(f"layers.{layer}.norm1", build)
         self.attention = Attention(layer, build)
         self.norm2 = LayerNorm(f"layers.{layer}.norm2", build)
@@ -145,9 +149,9 @@ class Layer(nn.Module):
         """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
         row = self.build.tensor.first_row(x.shape[0])
         y, bias = self.build.with_bias(self.attention(self.norm1(x), dropout), self.attention.output.bias)
-        x = x + dropout.hidden(y + bias, self.layer, "attention_output", row)
+        x = self.kernel(y, bias, x, dropout.hidden_mask(y, self.layer, "attention_output", row))
         y, bias = self.build.with_bias(self.mlp(self.norm2(x)), self.mlp.contract.bias)
-        return x + dropout.hidden(y + bias, self.layer, "mlp_output", row)
+        return self.kernel(y, bias, x, dropout.hidden_mask(y, self.layer, "mlp_output", row))
 
 
 class Embedding(nn.Module):
@@ -155,28 +159,27 @@ class Embedding(nn.Module):
 
     def __init__(self, build: Build) -> None:
         super().__init__()
-        self.ranks, self.deferred = build.tensor, build.deferred
+        self.ranks, self.build = build.tensor, build
         self.word = build.parameter(_word_spec(build))
         positions = (build.model.seq_length, build.model.hidden_size)
         self.position = build.parameter(ParameterSpec("embedding.position.weight", positions, std=INITIAL_STD))
 
     def forward(self, microbatch: Microbatch) -> torch.Tensor:
         """Tokens [s, b] -> [s, b, h], or this rank's rows [s/t, b, h] of it."""
-        words = vocab_embedding(microbatch.tokens, self.word, self.ranks, self.deferred)
+        build, kernel = self.build, self.build.kernels.embedding_gradient
+        words = vocab_embedding(microbatch.tokens, self.word, self.ranks, kernel, build.gradients)
         rows = slice(row := self.ranks.first_row(len(words)), row + len(words))
-        if self.deferred is None:
+        if build.deferred is None:
             x = words + self.position[rows].unsqueeze(1)
         else:
             x = words + self.position.detach()[rows].unsqueeze(1)
-            x = tap(x, self.deferred, (self.position, partial(self._position_gradient, rows)))
+            x = tap(x, build.deferred, (self.position, partial(_add_position_gradient, rows)))
         return microbatch.dropout.hidden(x, 0, "embedding", row)
 
-    def _position_gradient(self, rows: slice, grad: torch.Tensor) -> torch.Tensor:
-        """The gradient of all positions from that of this rank's rows [s, b, h]."""
-        summed = grad.sum(1, dtype=torch.promote_types(grad.dtype, torch.float32))
-        whole = summed.new_zeros(self.position.shape)
-        whole[rows] = summed
-        return whole
+
+def _add_position_gradient(rows: slice, main: torch.Tensor, grad: torch.Tensor) -> None:
+    """The gradient of this rank's positions from that of its rows [s, b, h]."""
+    main[rows].add_(grad.sum(1, dtype=torch.promote_types(grad.dtype, torch.float32)))
 
 
 class Head(nn.Module):
@@ -184,7 +187,7 @@ class Head(nn.Module):
 
     def __init__(self, build: Build, tied_to: ModelParameter | None) -> None:
         super().__init__()
-        self.ranks, self.deferred = build.tensor, build.deferred
+        self.ranks, self.gradients, self.kernel = build.tensor, build.gradients, build.kernels.cross_entropy
         self.vocab_size = build.model.vocab_size
         self.norm = LayerNorm("final_norm", build)
         if not build.model.tied_embeddings:
@@ -196,11 +199,12 @@ class Head(nn.Module):
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, h] (or this rank's rows of it) -> this rank's columns of the logits [s, b, Vpadded/t]."""
-        return column_linear(self.norm(x), self.weight, self.ranks, self.deferred)
+        return column_linear(self.norm(x), self.weight, self.ranks, self.gradients)
 
     def forward(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         """Cross entropy summed over the microbatch's tokens."""
-        return vocab_cross_entropy(self.logits(x), microbatch.targets, self.vocab_size, self.ranks.group)
+        logits = self.logits(x)
+        return vocab_cross_entropy(logits, microbatch.targets, self.vocab_size, self.ranks.group, self.kernel)
 
 
 class Stage(nn.Module):

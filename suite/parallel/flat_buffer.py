@@ -95,9 +95,9 @@ class FlatBuffer:
 
 def _to_main_gradient(parameter: torch.Tensor) -> None:
     assert isinstance(parameter, ModelParameter)
-    assert parameter.grad is not None
-    parameter.main_grad.add_(parameter.grad)
-    parameter.grad = None
+    if parameter.grad is not None:  # or else it has been added already
+        parameter.main_grad.add_(parameter.grad)
+        parameter.grad = None
 
 
 def _layout(

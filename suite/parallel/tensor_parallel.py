@@ -7,7 +7,6 @@ rank (one all-reduce per pair of layers and direction), or, with sequence parall
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -72,19 +71,23 @@ def reduce_partial(part: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
 class _ColumnLinear(torch.autograd.Function):
     """y = x W^T forward; backward sums dx over tensor ranks while dW is computed (the paper's f).
 
+    With `gradients` dW is added to the weight's main gradient, and autograd has none.
+
     With sequence parallelism x [s/t, b, h] is gathered before the product, forward and again backward, so that only
     a rank's own rows are kept; and dx is summed and split in one reduce-scatter.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.ranks = ranks
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, ranks: TensorRanks, gradients: WeightGradients | None
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        ctx.ranks, ctx.gradients = ranks, gradients
         return torch.matmul(ranks.group.all_gather(x) if ranks.sequence else x, weight.t())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         ranks: TensorRanks = ctx.ranks
         wanted = ctx.needs_input_grad[1]
@@ -93,30 +96,35 @@ class _ColumnLinear(torch.autograd.Function):
         if ranks.sequence:
             grad_x, pending = ranks.group.reduce_scatter_async(grad_x)
         else:
-            pending = ranks.group.all_reduce_async(grad_x)
-        grad_weight = product_gradient(whole, grad) if wanted else None
+            pending = ranks.group.all_reduce_async(grad_x) if ranks.group.size > 1 else None
+        grad_weight = None
+        if wanted and ctx.gradients is None:
+            grad_weight = product_gradient(whole, grad)
+        elif wanted:
+            ctx.gradients.add_weight(weight, whole, grad)
         if pending is not None:
             pending.wait()
-        return grad_x, grad_weight, None
+        return grad_x, grad_weight, None, None
 
 
 def column_linear(
-    x: torch.Tensor, weight: ModelParameter, ranks: TensorRanks, deferred: WeightGradients | None = None
+    x: torch.Tensor, weight: ModelParameter, ranks: TensorRanks, gradients: WeightGradients | None = None
 ) -> torch.Tensor:
     """x times this rank's rows of the weight [out/t, in]: this rank's part of the outputs [s, b, out/t].
 
-    x is [s, b, in], or [s/t, b, in] with sequence parallelism. With `deferred` the weight's gradient goes there.
+    x is [s, b, in], or [s/t, b, in] with sequence parallelism. With `gradients` the weight's gradient goes there.
     """
-    used = weight if deferred is None else weight.detach()
-    y = nn.functional.linear(x, used) if ranks.group.size == 1 else _ColumnLinear.apply(x, used, ranks)
-    if deferred is None:
-        return y
+    if ranks.group.size == 1:
+        ranks = TensorRanks()
+    if gradients is None or not gradients.split:
+        return _ColumnLinear.apply(x, weight, ranks, gradients)
+    y = _ColumnLinear.apply(x, weight.detach(), ranks, None)
     kept = x.detach()
 
-    def gradient(grad: torch.Tensor) -> torch.Tensor:
-        return product_gradient(ranks.group.all_gather(kept) if ranks.sequence else kept, grad)
+    def add(main: torch.Tensor, grad: torch.Tensor) -> None:
+        gradients.add_product(main, ranks.group.all_gather(kept) if ranks.sequence else kept, grad)
 
-    return tap(y, deferred, (weight, gradient))
+    return tap(y, gradients, (weight, add))
 
 
 class _SplitLinear(nn.Module):
@@ -133,10 +141,10 @@ class _SplitLinear(nn.Module):
         ranks: TensorRanks,
         seed: int,
         dtype: torch.dtype,
-        deferred: WeightGradients | None,
+        gradients: WeightGradients | None,
     ) -> None:
         super().__init__()
-        self.ranks, self.deferred = ranks, deferred
+        self.ranks, self.gradients = ranks, gradients
         weight = ParameterSpec(f"{name}.weight", (out_features, in_features), shard=self.split, std=std)
         bias = ParameterSpec(f"{name}.bias", (out_features,), shard=None if self.split else 0, decay=False)
         self.weight = create_parameter(weight, ranks.group, seed, dtype)
@@ -150,7 +158,7 @@ class ColumnParallelLinear(_SplitLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in] (or this rank's rows of it) -> [s, b, out/t], without the bias."""
-        return column_linear(x, self.weight, self.ranks, self.deferred)
+        return column_linear(x, self.weight, self.ranks, self.gradients)
 
 
 class RowParallelLinear(_SplitLinear):
@@ -160,10 +168,7 @@ class RowParallelLinear(_SplitLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[s, b, in/t] -> [s, b, out] (or this rank's rows of it), summed over tensor ranks, without the bias."""
-        if self.deferred is None:
-            return reduce_partial(nn.functional.linear(x, self.weight), self.ranks)
-        y = nn.functional.linear(x, self.weight.detach())
-        return reduce_partial(tap(y, self.deferred, (self.weight, partial(product_gradient, x.detach()))), self.ranks)
+        return reduce_partial(column_linear(x, self.weight, TensorRanks(), self.gradients), self.ranks)
 
 
 def sum_replicated_gradients(gradients: list[torch.Tensor], ranks: TensorRanks) -> None:

@@ -16,6 +16,7 @@ from suite.measure.flops import FLOPS_VERSION
 from suite.records.store import Problem, StoredRecord
 from suite.report.accuracy import accuracy
 from suite.report.figures import bubble, losses, series_colours, throughput
+from suite.report.history import history
 from suite.report.numbers import significant
 from suite.report.paper.section import breakdown_sections, paper_sections
 from suite.report.summary import (
@@ -36,7 +37,7 @@ from suite.report.traces import crowding, timelines
 from suite.report.tradeoff import tradeoff
 
 _FIGURE = re.compile(
-    r"(accuracy|throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)"
+    r"(accuracy|history|throughput|bubble|bubble-memory|loss(-\d+)?|timeline-\d+|paper|breakdown-[\w.-]+)\.(svg|png)"
 )
 
 
@@ -99,7 +100,7 @@ def write_report(
         drawn = [
             *accuracy(point_rows),
             *(throughput(table, colours), bubble(table, colours), *tradeoff(table)),
-            *(*losses(point_rows, table), *timelines(point_rows)),
+            *(*losses(point_rows, table), *timelines(point_rows), *history([launch.record for launch in launches])),
         ]
     skipped = sorted([*problems, *unreadable])
     page = {

@@ -152,8 +152,8 @@ def launches_of(
 def rows_of(launches: Sequence[Launch]) -> list[PointRow]:
     """Groups launches into points, in the order of the report.
 
-    Numbers of a point come from the launches of its newest revision only (the one that finished last):
-    two versions of the code are never averaged.
+    Numbers of a point come from the launches of its newest revision only (the one that finished last), and for
+    predictions of its newest constants: two versions are never averaged.
     """
     groups: dict[tuple[str, str, str, str], list[Launch]] = defaultdict(list)
     for launch in launches:
@@ -162,10 +162,15 @@ def rows_of(launches: Sequence[Launch]) -> list[PointRow]:
     rows = []
     for group in groups.values():
         newest = max(group, key=lambda launch: (launch.finished, launch.record.revision))
-        used = [launch for launch in group if launch.record.revision == newest.record.revision]
-        older = [launch for launch in group if launch.record.revision != newest.record.revision]
+        used = [launch for launch in group if _version(launch) == _version(newest)]
+        older = [launch for launch in group if _version(launch) != _version(newest)]
         rows.append(PointRow(tuple(used), tuple(older)))
     return sorted(rows, key=lambda row: _order(row.used[0]))
+
+
+def _version(launch: Launch) -> tuple[str, Any]:
+    """The code, and of a prediction the constants, that a launch's numbers come from."""
+    return launch.record.revision, launch.record.environment.get("hardware")
 
 
 def summarise(records: Sequence[StoredRecord]) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """Seconds of matrix products by their shape."""
 
+import math
+
 from suite.experiment.hardware import Device, Tile
 
 _ALIGNMENT = 8  # elements; what wide loads of 16-bit numbers need
@@ -19,8 +21,8 @@ def gemm_seconds(
     """Seconds of `batch` products (rows x depth)(depth x columns) of numbers of `element` bytes on one device.
 
     The output is cut into tiles, each the work of one of the device's units: what sticks out of the matrix is computed
-    in vain, and units without a tile idle. The library is taken to choose the best shape of tile. A last wave of tiles
-    that does not fill the device costs no more than its share, as the published rows have it. No product is faster
+    in vain, and units without a tile idle. The library is taken to choose the best shape of tile. Where a last wave of
+    tiles does not fill the device, its clock makes up for a part, `device.tail` says how little. No product is faster
     than its operands and its result pass through memory; a serial device computes only while they do not. What was just
     computed is in the cache that holds the product; `cold` bytes come from the one that holds the `resident` bytes that
     are used in turn with them.
@@ -38,4 +40,5 @@ def _tiles_flops(device: Device, tile: Tile, rows: int, columns: int, depth: int
     """FLOPs of one unit, at the speed of the best tile."""
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns) * batch
     one = 2 * tile.rows * tile.columns * (depth + device.gemm_ramp) / tile.speed
-    return max(1.0, tiles / device.units) * one
+    waves = max(1.0, tiles / device.units)
+    return waves * (math.ceil(waves) / waves) ** device.tail * one

@@ -171,12 +171,15 @@ class _Stage:
             "full": min(layers, point.training.recompute_layers) * layer_bytes(point, fused) - hidden,
         }[point.training.recompute]
         inner = rows * model.ffn_hidden_size * element // tensor
-        weight = (
-            0 if hardware.software.fused_accumulation else model.ffn_hidden_size * model.hidden_size * element // tensor
-        )
+        accumulated, added = hardware.software.fused_accumulation, hardware.software.added_rows
+        weight = 0 if accumulated else model.ffn_hidden_size * model.hidden_size * element // tensor
         gone = 2 * hidden + wide * logits if last else 0  # what the head had kept, when it is the layers' turn
         in_layers = again + 2 * hidden + inner + weight - gone
-        in_head = element * logits + max(wide * logits if element == 2 else 0, word - wide * logits) if last else 0
-        in_embedding = word + hidden - self.kept if first else 0
+        in_head = (
+            element * logits + max(wide * logits if element == 2 else 0, (0 if accumulated else word) - wide * logits)
+            if last
+            else 0
+        )
+        in_embedding = (0 if added else word) + hidden - self.kept if first else 0
         self.ahead = always + (element * logits if last else 0)
         self.behind = always + max(in_layers, in_head, in_embedding)

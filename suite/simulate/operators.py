@@ -12,13 +12,16 @@ from typing import Self
 from suite.experiment.hardware import Hardware
 from suite.experiment.pace import BYTES
 from suite.experiment.point import Point
+from suite.kernels.registry import choose
 from suite.measure.flops import padded_vocab
 from suite.model.sizes import rank_parameters
 from suite.simulate.gemm import gemm_seconds
 from suite.simulate.network import all_gather, all_reduce, group
 from suite.simulate.spent import NOTHING, Spent
 
-_FUSED_KERNELS, _PLAIN_KERNELS = 16, 26  # of one layer's forward pass
+# Kernels of one layer's forward pass, plain and fused. Norms and products, which are not fused, are with attention's.
+_KERNELS = {"bias_gelu": (2, 1), "bias_dropout_add": (6, 2), "attention": (18, 13)}
+_FUSED_SETS = ("triton", "apex")
 _EMBEDDING_KERNELS, _HEAD_KERNELS = 5, 18
 _MASK_KERNELS = 20  # of a dropout mask that its kernel does not draw by the way
 _LAYER_MASKS, _EMBEDDING_MASKS = 3, 1
@@ -56,8 +59,7 @@ class Operators:
         self.rows = point.model.seq_length * point.training.microbatch
         self.whole = self.rows // self.tensor if point.parallel.sequence else self.rows  # of what t does not split
         self.group = group(point.parallel, "tensor", hardware.node_devices)
-        self.reference = point.kernels == "reference"
-        self.fused = hardware.software.fused and not self.reference
+        self.chosen = choose(point.kernels)
         self.mask = 1 if point.model.dropout else 0  # bytes
         # Weights and their gradients take turns in the caches, where those count.
         self.resident = 2 * self.element * max(rank_parameters(point)) if self.device.streams else 0
@@ -76,14 +78,15 @@ class Operators:
         # What a stack waits for the host at every layer: a third forward, the rest backward.
         waits = self.hardware.software.layer_seconds
         waiting = Passes(Spent(launch=waits / 3), Spent(launch=2 * waits / 3))
-        kernels = _FUSED_KERNELS if self.fused else _PLAIN_KERNELS
+        kernels = sum(counts[self._fused(operator)] for operator, counts in _KERNELS.items())
         return self._launched(passes + self.core(), kernels, _LAYER_MASKS) + waiting
 
     def linear(self, inputs: int, outputs: int) -> Passes:
         """A linear layer of this rank without its bias; its weight's gradient is added to those before."""
         software, e = self.hardware.software, self.element
         accumulated = software.gradient_bytes if e == 2 else e
-        size = accumulated if software.fused_accumulation else e + 2 * accumulated
+        inside = software.fused_accumulation and self.chosen["weight_gradient"] != "reference"
+        size = accumulated if inside else e + 2 * accumulated
         weights = inputs * outputs
         added = self._moved(weights, size, resident=self.resident)
         return Passes(
@@ -97,12 +100,16 @@ class Operators:
         model, e, software = self.point.model, self.element, self.hardware.software
         s, width = model.seq_length, model.hidden_size // model.heads
         batch = self.point.training.microbatch * model.heads // self.tensor
-        if software.flash_attention and not self.reference and (software.flash_dropout or not self.mask):
+        if (
+            software.flash_attention
+            and self.chosen["attention"] != "reference"
+            and (software.flash_dropout or not self.mask)
+        ):
             flops = 2 * batch * s * s * width  # two products, of which the mask leaves half
             forward = flops / (self.peak * self.device.flash_efficiency) + self._functions(batch * s * s / 2)
             forward += batch * s * self.device.flash_row_seconds
             return Passes(Spent(attention=forward), Spent(attention=self.device.flash_backward * forward))
-        fused = self.fused and batch % self.fused_softmax_heads == 0
+        fused = self._fused("attention") and batch % self.fused_softmax_heads == 0
         # Unfused: to fp32, scaled, masked, softmax, back; the gradient the same way.
         softmax, gradient = (2 * e, 3 * e) if fused else (30 + 2 * e, 20 + 3 * e)
         kernels = 1 if fused else 5
@@ -119,7 +126,9 @@ class Operators:
         rows, vocabulary = self.rows * h, self._vocabulary()
         accumulated = self.hardware.software.gradient_bytes if e == 2 else e
         ahead = self._moved(rows, 7 * e + self.mask, 4) + self._drawn(rows)
-        weights = self._moved(rows, 4 * e) + self._moved(vocabulary * h, 2 * e + 2 * accumulated)
+        weights = self._moved(rows, 4 * e)
+        if not self.hardware.software.added_rows or self.chosen["embedding_gradient"] == "reference":
+            weights += self._moved(vocabulary * h, 2 * e + 2 * accumulated)
         exchange = all_reduce(self.hardware, self.group, e * rows)
         passes = Passes(
             Spent(elementwise=ahead, tensor_communication=exchange),
@@ -142,6 +151,15 @@ class Operators:
         )
         return self._launched(self.linear(h, vocabulary) + passes, _HEAD_KERNELS)
 
+    def action(self) -> Passes:
+        """What every action of the program begins with: the host's start, and forward the tokens for all tensor ranks.
+
+        One rank has read them; of their broadcasts nothing but the start counts.
+        """
+        tokens = self.hardware.software.token_broadcasts * all_gather(self.hardware, self.group, 8 * self.rows)
+        started = Spent(launch=self.device.action_seconds + self.hardware.software.action_seconds)
+        return Passes(started + Spent(tensor_communication=tokens), started)
+
     def exchange(self) -> float:
         """Seconds of one exchange between tensor ranks: an all-reduce, or with sequence parallelism its two halves."""
         size = self.element * self.rows * self.point.model.hidden_size
@@ -154,9 +172,9 @@ class Operators:
         model, e, mask = self.point.model, self.element, self.mask
         wide, split = self.whole * model.hidden_size, self.rows * model.ffn_hidden_size / self.tensor
         queries = self.rows * 3 * model.hidden_size / self.tensor
-        gelu, residual = (2 * e, 3 * e + mask) if self.fused else (4 * e, 7 * e + mask)
-        kernels = 1 if self.fused else 2
-        ahead = self._moved(split, gelu, kernels) + 2 * self._moved(wide, residual, kernels)
+        gelu = (2 * e, 1) if self._fused("bias_gelu") else (4 * e, 2)
+        residual = (3 * e + mask, 1) if self._fused("bias_dropout_add") else (7 * e + mask, 2)
+        ahead = self._moved(split, *gelu) + 2 * self._moved(wide, *residual)
         ahead += 2 * self._moved(wide, 2 * e) + self._moved(queries, 2 * e)
         ahead += 2 * self._drawn(wide) + self._functions(split, 2)
         behind = self._moved(split, 3 * e) + self._functions(split, 2) + 2 * self._moved(wide, 2 * e + mask)
@@ -164,6 +182,11 @@ class Operators:
         behind += 2 * self._moved(wide, 5 * e, 2) + 2 * self._moved(wide, 3 * e)
         behind += self._moved(queries + split + 2 * wide, e, 4)
         return ahead, behind
+
+    def _fused(self, operator: str) -> bool:
+        """Whether an operator is one kernel: by the stack, or because the point asks for such a one."""
+        name = self.chosen[operator]
+        return name in _FUSED_SETS or (self.hardware.software.fused and name != "reference")
 
     def _launched(self, passes: Passes, kernels: int, masks: int = 0) -> Passes:
         """Adds what the host needs beyond the device's time, for so many kernels forward, and for the backward pass.

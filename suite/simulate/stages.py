@@ -50,10 +50,9 @@ def stages(operators: Operators, hosts: Sequence[int]) -> list[Stage]:
     layer, last = operators.layer(), len(split) - 1
     again = {"none": Spent(), "selective": operators.core().forward, "full": layer.forward}[point.training.recompute]
     layer += Passes(input_gradient=again)
-    started = Spent(launch=hardware.device.action_seconds)
-    action, found = Passes(started, started), []
+    found = []
     for stage, layers in enumerate(split):
-        passes = layer * len(layers) + action
+        passes = layer * len(layers) + operators.action()
         if stage == 0:
             passes += operators.embedding()
         if stage == last:

@@ -72,8 +72,12 @@ def _piece(flat: Buffer, place: slice, moments: int) -> Piece:
     return Piece(values, gradients, master, tuple(torch.zeros_like(master) for _ in range(moments)), flat.decay)
 
 
-def counted_norm_squared(buffers: Sequence[Buffer], topology: Topology) -> torch.Tensor:
+def counted_norm_squared(
+    buffers: Sequence[Buffer], topology: Topology, sum_of_squares: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+) -> torch.Tensor:
     """This rank's part of the squared global gradient norm, fp64, so that all ranks' parts sum to it.
+
+    `sum_of_squares` is the chosen kernel.
 
     Every parameter counts once: its holders have the same reduced gradients (the first counts; with a sharded
     optimizer each counts its own pieces), tensor ranks hold the same gradient of what is not sharded (the first
@@ -87,15 +91,15 @@ def counted_norm_squared(buffers: Sequence[Buffer], topology: Topology) -> torch
     counted = [view for flat in ours for view in flat.owned_gradients(counts)]
     if not counted:
         return torch.zeros((), dtype=torch.float64, device=buffers[0].values.device)
-    return torch.stack(torch._foreach_norm(counted)).double().square().sum()
+    return sum_of_squares(counted)
 
 
-def scale_gradients(buffers: Sequence[Buffer], factor: float) -> None:
-    """Multiply the gradients that this rank owns."""
+def scale_gradients(
+    buffers: Sequence[Buffer], factor: float, unscale: Callable[[Sequence[torch.Tensor], float], None]
+) -> None:
+    """Multiply the gradients that this rank owns, by the chosen kernel."""
     if factor != 1.0:
-        for flat in buffers:
-            for place in flat.owned:
-                flat.gradients[place].mul_(factor)
+        unscale([flat.gradients[place] for flat in buffers for place in flat.owned], factor)
 
 
 def clip_factor(norm: float, limit: float) -> float:

@@ -79,11 +79,13 @@ class TrainingStep:
         sharding = point.parallel.sharding if topology.data.size > 1 else "none"
         schedule = lowered.schedule
         rank = topology.pipeline.index
-        self.kernels = select(point.kernels)
+        self.kernels = select(point.kernels, "cuda" if device.type == "cuda" else "cpu", point.model.dropout > 0)
         self.ranks = TensorRanks(topology.tensor, point.parallel.sequence)
-        deferred = WeightGradients() if schedule.splits_backward else None
+        gradients = (
+            None if sharding == "zero3" else WeightGradients(self.kernels.weight_gradient, schedule.splits_backward)
+        )
         built = torch.promote_types(dtype, torch.float32) if sharding == "zero3" else dtype
-        build = Build(point.model, self.ranks, point.training, built, self.kernels, deferred)
+        build = Build(point.model, self.ranks, point.training, built, self.kernels, gradients)
         self.stages = build_stages(point, schedule.hosted(rank), build, device)
         self.flats: Sequence[Buffer]
         self.buffers: dict[StageKey, list[FlatBuffer]] = {}  # of gradients that are reduced here
@@ -93,19 +95,19 @@ class TrainingStep:
             self.buffers = _flatten_stages(self.stages, topology, sharding == "zero1")
             self.flats = [flat for flats in self.buffers.values() for flat in flats]
         self.optimizer = Optimizer(point.training, self.flats, self.kernels.adamw)
-        late = _shared_by_stages(self.stages, self.buffers, deferred is not None)
+        late = _tied_here(self.stages, self.buffers)
         if not point.parallel.overlap_reduction:
             late = [flat for flats in self.buffers.values() for flat in flats]
         self.reducer = GradientReducer(self.buffers, late)
-        if deferred is not None:
-            deferred.accumulated = self.reducer.accumulated
+        if gradients is not None:
+            gradients.accumulated = self.reducer.accumulated
         self.loss_scale = LossScale(point.training.precision, point.training.loss_scale)
         self.clock = clock_for(device)
         self.transport = message_transport(point, topology, device)
         self.worker = ModelWorker(
             self.stages,
             schedule.virtual_stages - 1,
-            deferred,
+            build.deferred,
             self.reducer.final_backward,
             self.reducer.reduce,
         )
@@ -150,7 +152,7 @@ class TrainingStep:
         self.notes.note_phase("reducing the loss and the gradient norm")
         if self.topology.tensor.index != 0:
             loss = torch.zeros_like(loss)  # every tensor rank has the same loss; it counts once
-        norm_squared = counted_norm_squared(self.flats, self.topology)
+        norm_squared = counted_norm_squared(self.flats, self.topology, self.kernels.gradient_norm)
         totals = torch.stack([loss.to(norm_squared), norm_squared])
         scaled_loss, total = self.topology.world.all_reduce(totals).tolist()
         return scaled_loss / scale, total**0.5 / scale
@@ -165,7 +167,8 @@ class TrainingStep:
         scale = self.loss_scale.value
         if not self.loss_scale.accepts(norm):
             return
-        scale_gradients(self.flats, clip_factor(norm, self.point.training.gradient_clip) / scale)
+        factor = clip_factor(norm, self.point.training.gradient_clip) / scale
+        scale_gradients(self.flats, factor, self.kernels.unscale)
         self.optimizer.step()
         self.reducer.gather_values()
 
@@ -229,17 +232,8 @@ def _flatten_stages(
     return buffers
 
 
-def _shared_by_stages(
-    stages: Mapping[StageKey, Stage], buffers: Mapping[StageKey, list[FlatBuffer]], split: bool
-) -> list[FlatBuffer]:
-    """The buffer of a tied embedding whose gradient comes from two actions here: the first stage's and the last's.
-
-    Within one stage a whole backward adds both at once; a split one adds them one after the other.
-    """
+def _tied_here(stages: Mapping[StageKey, Stage], buffers: Mapping[StageKey, list[FlatBuffer]]) -> list[FlatBuffer]:
+    """The buffer of a tied embedding whose gradient comes in two parts here: the head's, and the embedding's."""
     words = {stage.embedding.word for stage in stages.values() if stage.embedding is not None}
-    shared = {
-        stage.head.weight
-        for stage in stages.values()
-        if stage.head is not None and stage.head.weight in words and (split or stage.embedding is None)
-    }
+    shared = {stage.head.weight for stage in stages.values() if stage.head is not None and stage.head.weight in words}
     return [flat for flats in buffers.values() for flat in flats if shared & set(flat.parameters)]

@@ -165,7 +165,8 @@ def _why(verdict: Verdict) -> str:
         return ABSENT if verdict.supported else "though not by the paper's own numbers"
     if verdict.verdict == NOT_REPRODUCED and not verdict.supported:
         return f"{verdict.why}; nor by the paper's own numbers"
-    note = f"; {verdict.claim.note}" if verdict.verdict == INCONSISTENT and verdict.claim.note else ""
+    told = verdict.verdict in (INCONSISTENT, NOT_REPRODUCED) and verdict.claim.note
+    note = f"; {verdict.claim.note}" if told else ""
     return verdict.why + note
 
 

@@ -10,10 +10,12 @@ from suite.records.published import PublishedRow
 _STAGES = {"none": 0, "zero1": 1, "zero3": 3}
 
 
-def _fused(point: Point) -> bool:
-    """Whether the element-wise operators are fused: all but the reference operators are."""
+def _fused(point: Point) -> bool | str:
+    """Whether the element-wise operators are fused: all but the reference operators are. Some of them are no row's."""
     kernels = point.kernels
-    return "reference" not in (kernels.values() if isinstance(kernels, dict) else (kernels,))
+    if isinstance(kernels, dict) and "reference" in kernels.values():
+        return "partly"
+    return kernels != "reference"
 
 
 def _reduction(point: Point) -> str:

@@ -103,6 +103,8 @@ def said(path: str, point: Point) -> str:
         return _SAID[path].get(value, str(value))
     if path in _SYMBOLS:
         return f"{_SYMBOLS[path]}={value}"
+    if path == "kernels":
+        return "; ".join(f"{_SAID[path].get(name, name)}: {operator}" for operator, name in value.items())
     if path == "model.name":
         return point.model.name or f"l={point.model.layers} h={point.model.hidden_size}"
     return f"{path.rpartition('.')[2]}={value}"

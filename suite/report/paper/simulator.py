@@ -1,5 +1,7 @@
 """What a page of the paper says of the simulator itself: the rows of other papers, and every fitted constant."""
 
+from functools import cache
+
 from pydantic import BaseModel
 
 from suite.experiment.cluster import read_cluster
@@ -12,6 +14,7 @@ from suite.resources import resource_dir
 _CLUSTER = "selene"
 
 
+@cache
 def other_papers(own: str) -> Grid:
     """The simulator's error by source over all published rows that are not in the file `own`."""
     return sources_grid(score(row for name in published_files() if name != own for row in published(name)))
