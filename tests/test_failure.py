@@ -1,6 +1,7 @@
 """Why a launch failed: the cause among what its ranks and nodes leave, and how nodes learn of each other's failure."""
 
 import errno
+import os
 import signal
 import subprocess
 from unittest import mock
@@ -118,13 +119,15 @@ def test_ranks_end_soon_after_another_node_has_failed_even_if_they_are_stopped(j
     monkeypatch.setattr(other_nodes, "LATER_SECONDS", 0.05)
     monkeypatch.setattr(other_nodes, "_LOOK_SECONDS", 0.02)
     here, there = (OtherNodes(job_folder, node, [], 2) for node in (1, 0))
-    with subprocess.Popen(["sleep", "60"]) as rank, here.watched([3]):
+    with subprocess.Popen(["sleep", "60"]) as rank, subprocess.Popen(["true"]) as gone, here.watched([2, 3]):
+        os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+        job_folder.register(2, gone.pid)
         job_folder.register(3, rank.pid)
         rank.send_signal(signal.SIGSTOP)
         assert rank.poll() is None
         there.tell(Exits({0: 1}, None, "rank 0: waits"))
         assert rank.wait(10) == -signal.SIGKILL
-    assert here.ended_ours
+    assert here.ended == {3}, "what had ended by itself keeps its own exit code"
     here.tell(Exits({}, None, "rank 3: in F 0.0"))
     assert there.ask() == {1: Exits({}, None, "rank 3: in F 0.0")}
 

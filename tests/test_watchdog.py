@@ -94,15 +94,15 @@ def test_a_mismatch_is_an_error_on_every_rank_with_both_sides_named():
 def test_a_note_is_never_read_half_written(tmp_path):
     """The front reads the board while ranks write: a time of 0 would be a rank that stalled when the host started."""
     file = tmp_path / "board"
-    Board.create(file, 1)
+    Board.create(file, range(1))
     begun = time.monotonic()
     writer = os.fork()
     if not writer:
-        board = Board(file, 0)
+        board = Board(file)
         while True:
             board.note(7)
     try:
-        board = Board(file, 0)
+        board = Board(file)
         oldest = min(since for _ in range(100_000) for _, since in board.read().values())
     finally:
         os.kill(writer, signal.SIGKILL)

@@ -109,7 +109,7 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
     except SignalException as error:
         raise Interrupted(error.sigval) from error
     except ChildFailedError as error:
-        codes = {} if others.ended_ours else {rank: failure.exitcode for rank, failure in error.failures.items()}
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items() if rank not in others.ended}
         doing = account(board.read(), lowered, job.point.parallel, time.monotonic())
         others.tell(own := Exits(codes, out_of_memory_since(kills), doing))
         heard = others.ask() if place.index == 0 else {}

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from suite.launch.job import JobFolder
+from suite.launch.processes import alive
 
 LATER_SECONDS = 2.0  # in which ranks notice by themselves that others are gone, and say so
 ANSWER_SECONDS = 15.0  # in which every node of a failed launch has said how its ranks ended
@@ -46,7 +47,7 @@ class OtherNodes:
         self.folder, self.index, self.count = folder, index, count
         self.names = [f"node {node}" + (f" ({hosts[node]})" if node < len(hosts) else "") for node in range(count)]
         self.over = threading.Event()
-        self.ended_ours = False  # because another node said that the launch has failed
+        self.ended: set[int] = set()  # ranks of this node, because another one said that the launch has failed
 
     @contextmanager
     def watched(self, ranks: Collection[int]) -> Iterator[None]:
@@ -63,10 +64,11 @@ class OtherNodes:
             if self.over.wait(_LOOK_SECONDS):
                 return
         while not self.over.wait(LATER_SECONDS):
-            self.ended_ours = True
-            for process in self.folder.processes(ranks).values():
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)  # which ends stopped ones too
+            for rank, process in self.folder.processes(ranks).items():
+                if alive(process):
+                    self.ended.add(rank)
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)  # which ends stopped ones too
 
     def _failed_elsewhere(self) -> bool:
         others = (self._file(node) for node in range(self.count) if node != self.index)
