@@ -104,7 +104,7 @@ def _measured(group: Any, sweep: Sweep, precisions: tuple[str, ...], device: Any
 
     from suite.calibrate.collectives import collectives, hidden_share, messages
     from suite.calibrate.operations import operations
-    from suite.parallel.topology import Group
+    from suite.parallel.topology import Group, with_memory
 
     found: Measured = defaultdict(list)
     everything = list(operations(sweep, precisions, device))
@@ -119,6 +119,9 @@ def _measured(group: Any, sweep: Sweep, precisions: tuple[str, ...], device: Any
                         key = _key(operation.what, {**operation.sizes, "part": part})
                         found[key, 1 if alone else group.size].append(seconds)
     pair = Group(2, group.index, (0, 1), dist.new_group([0, 1])) if group.size > 2 else group
+    if device.type == "cpu":
+        shared = with_memory({"all": group, "pair": pair} if group.index < 2 else {"all": group})
+        group, pair = shared["all"], shared.get("pair", pair)
     for number in range(sweep.rounds + 1):
         for among in {pair.size: pair, group.size: group}.values():
             dist.barrier()

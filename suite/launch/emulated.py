@@ -36,7 +36,12 @@ def emulate(job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, n
     result = collect(point, here, samples, topology.world, folder)
     if result is not None:
         del result["peaks"], result["breakdown_seconds"]  # no reduction and no update was run
-        result["environment"] = {"device": "cpu", "backend": "gloo", "cluster": point.cluster, "peak_reason": NO_PEAK}
+        result["environment"] = {
+            "device": "cpu",
+            "backend": topology.backend,
+            "cluster": point.cluster,
+            "peak_reason": NO_PEAK,
+        }
         result["oversubscribed"] = False
         result["preflight"] = None if cost is None else {"send_seconds": cost.send, "arrival_seconds": cost.arrival}
     return result

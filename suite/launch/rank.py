@@ -301,7 +301,7 @@ def _environment(job: Job, place: Place, step: TrainingStep, peaks: list[float |
     name = torch.cuda.get_device_name(place.device) if on_gpu else None
     fields: dict[str, Any] = {
         "device": name or "cpu",
-        "backend": "nccl" if on_gpu else "gloo",
+        "backend": "nccl" if on_gpu else step.topology.backend,
         "backend_version": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
         "driver": torch.version.cuda if on_gpu else None,
         "threads_per_rank": torch.get_num_threads(),

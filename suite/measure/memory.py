@@ -30,7 +30,7 @@ class LiveTensorBytes(TorchDispatchMode):
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
-        if key in self.known:
+        if key in self.known or storage.filename is not None:  # what ranks share is none's own
             return
         size = storage.nbytes()
 

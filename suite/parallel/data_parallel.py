@@ -14,11 +14,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from suite.parallel.flat_buffer import Bucket, FlatBuffer
 from suite.parallel.parameters import ModelParameter
-from suite.parallel.topology import StageKey
+from suite.parallel.topology import Pending, StageKey
 
 
 class Reduction(NamedTuple):
@@ -39,7 +38,7 @@ class _Pending:
     bucket: Bucket
     piece: slice | None  # this rank's own part of the bucket, where the optimizer is sharded
     missing: int = 0
-    work: dist.Work | None = None
+    work: Pending | None = None
     share: torch.Tensor | None = None
     started: float = 0.0
 

@@ -1,13 +1,22 @@
 """Who is who: every rank's coordinates and the process groups along each dimension."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from suite.experiment.point import Parallel
+from suite.parallel.host_memory import HostMemory, share_memory
+
+
+class Pending(Protocol):
+    """A collective that was started."""
+
+    def wait(self) -> object:
+        """Wait until it is done."""
 
 
 @dataclass
@@ -19,26 +28,35 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group with what its users ask of it; `handle` is None where the group is one rank."""
+    """A process group with what its users ask of it; `handle` is None where the group is one rank.
+
+    Ranks that share `memory` use it, and torch's backend otherwise.
+    """
 
     size: int
     index: int
     ranks: tuple[int, ...] = (0,)
     handle: dist.ProcessGroup | None = None
     traffic: Traffic = field(default_factory=Traffic)
+    memory: HostMemory | None = None
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """Reduce in place over the group and return the tensor."""
         if self.size > 1:
             self.traffic.bytes += tensor.nbytes
-            dist.all_reduce(tensor, op, group=self.handle)
+            if self.memory is not None:
+                self.memory.all_reduce(tensor, op).wait()
+            else:
+                dist.all_reduce(tensor, op, group=self.handle)
         return tensor
 
-    def all_reduce_async(self, tensor: torch.Tensor) -> dist.Work | None:
+    def all_reduce_async(self, tensor: torch.Tensor) -> Pending | None:
         """Start summing in place over the group; None where there is nothing to wait for."""
         if self.size == 1:
             return None
         self.traffic.bytes += tensor.nbytes
+        if self.memory is not None:
+            return self.memory.all_reduce(tensor)
         return dist.all_reduce(tensor, group=self.handle, async_op=True)
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -47,17 +65,21 @@ class Group:
             return tensor
         whole = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
         self.traffic.bytes += tensor.nbytes
-        dist.all_gather_into_tensor(whole, tensor.contiguous(), group=self.handle)
+        if self.memory is not None:
+            self.memory.all_gather(whole, tensor.contiguous()).wait()
+        else:
+            dist.all_gather_into_tensor(whole, tensor.contiguous(), group=self.handle)
         return whole
 
-    def reduce_scatter_async(self, tensor: torch.Tensor) -> tuple[torch.Tensor, dist.Work | None]:
+    def reduce_scatter_async(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Pending | None]:
         """Start summing over the group; this rank gets its share along dimension 0 once the work is done."""
         if self.size == 1:
             return tensor, None
         share = tensor.new_empty((tensor.shape[0] // self.size, *tensor.shape[1:]))
         self.traffic.bytes += tensor.nbytes
-        work = dist.reduce_scatter_tensor(share, tensor.contiguous(), group=self.handle, async_op=True)
-        return share, work
+        if self.memory is not None:
+            return share, self.memory.reduce_scatter(share, tensor.contiguous())
+        return share, dist.reduce_scatter_tensor(share, tensor.contiguous(), group=self.handle, async_op=True)
 
     def reduce_scatter(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over the group, of which this rank gets its share along dimension 0."""
@@ -94,6 +116,12 @@ class Topology:
         return self.copies.get(stage, self.data)
 
     @property
+    def backend(self) -> str:
+        """What carries collectives between ranks on processors."""
+        groups = (self.tensor, self.data, self.embedding, self.world, *self.copies.values())
+        return "gloo and shared memory" if any(group.memory is not None for group in groups) else "gloo"
+
+    @property
     def coords(self) -> dict[str, int]:
         """Coordinates of this rank by dimension."""
         return {"pipeline": self.pipeline.index, "data": self.data.index, "tensor": self.tensor.index}
@@ -109,7 +137,7 @@ def build_topology(parallel: Parallel, device_type: str, placement: Placement) -
     outermost_first = tuple(reversed(parallel.order))
     sizes = {"tensor": parallel.tensor, "data": parallel.data, "pipeline": parallel.pipeline}
     mesh = init_device_mesh(device_type, tuple(sizes[name] for name in outermost_first), mesh_dim_names=outermost_first)
-    groups = {}
+    groups: dict[str, Group] = {}
     for name in outermost_first:
         handle = mesh.get_group(name)
         groups[name] = Group(
@@ -120,7 +148,18 @@ def build_topology(parallel: Parallel, device_type: str, placement: Placement) -
     ranks = mesh.mesh.permute(*where)  # [pipeline, tensor, data]
     embedding = _embedding_group(ranks, placement)
     copies = _copies(ranks, placement) if len(placement) > 1 else {}
-    return Topology(dist.get_rank(), **groups, embedding=embedding, world=world, copies=copies)
+    named = {**groups, "embedding": embedding, "world": world}
+    named |= {f"stage {stage}": group for stage, group in copies.items()}
+    if device_type == "cpu":
+        named = with_memory(named)
+    copies = {stage: named.pop(f"stage {stage}") for stage in copies}
+    return Topology(dist.get_rank(), **named, copies=copies)
+
+
+def with_memory(groups: Mapping[str, Group]) -> dict[str, Group]:
+    """The groups, those on one host with memory; every rank of the world calls this, with its own groups by name."""
+    memory = share_memory({name: group.ranks for name, group in groups.items()})
+    return {name: replace(group, memory=memory.get(name)) for name, group in groups.items()}
 
 
 def _embedding_group(ranks: torch.Tensor, placement: Placement) -> Group:
