@@ -61,7 +61,8 @@ def fit(
         weights = 1 / np.sqrt(off**2 + _SMALL**2)
         normal = slopes.T @ (slopes * weights[:, None])
         damped = normal + damping * np.diag(np.diag(normal) + 1e-9)
-        step = -np.linalg.solve(damped, slopes.T @ (weights * off))
+        # Not `solve`: few samples may not tell two constants apart.
+        step = -np.linalg.lstsq(damped, slopes.T @ (weights * off), rcond=None)[0]
         trial = np.clip(place + np.clip(step, -_FARTHEST, _FARTHEST), low, high)
         there = deviations(trial)
         if cost(there) < cost(off):
