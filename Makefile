@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo paper calibrate-check test test-slurm slurm-start slurm-stop bench bench-compare lint format clean
+.PHONY: demo paper calibrate-check test test-slurm slurm-start slurm-stop bench bench-compare bench-engine bench-growth lint format clean
 
 demo: $(VENV)/.ready-run
 	$(BIN)/suite run quickstart
@@ -38,6 +38,18 @@ bench: $(VENV)/.ready-test
 
 bench-compare: $(VENV)/.ready-test
 	$(BIN)/pytest $(BENCHMARKS) --benchmark-compare --benchmark-compare-fail=min:$(BENCH_TOLERANCE)
+
+# The engine beside what torch's own parts reach on the same work, in turns: LAYOUTS="p2-m8 t2" PAIRS=8 ONLY="1f1b|t2" chooses.
+# Needs an idle machine. Ends with an error where a gate does not hold.
+PAIRS ?= 10
+ONLY ?= .
+
+bench-engine: $(VENV)/.ready-test
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.engine $(LAYOUTS) --pairs $(PAIRS) --only '$(ONLY)'
+
+# What the engine takes of an action as ranks, microbatches and chunks grow.
+bench-growth: $(VENV)/.ready-test
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.engine.growth
 
 # A SLURM on this machine, see slurm/dev-cluster.
 slurm-start:

@@ -1,4 +1,7 @@
-"""Ranks that stay: each makes its work once and repeats it whenever it is told to, all at the same time."""
+"""Ranks that stay: each makes its work once and repeats it whenever it is told to, all at the same time.
+
+The others wait meanwhile, and take no time of the processor.
+"""
 
 import contextlib
 import multiprocessing
@@ -15,8 +18,11 @@ import torch.distributed as dist
 
 
 @contextlib.contextmanager
-def crew(size: int, setup: Callable[..., Callable[[], object]], *arguments: Any) -> Iterator[Callable[[], None]]:
-    """Ranks of one process group, each with `setup(*arguments)`; a function that has all do their work once."""
+def crew(size: int, setup: Callable[..., Callable[[], object]], *arguments: Any) -> Iterator[Callable[[], list[Any]]]:
+    """Ranks of one process group, each with `setup(*arguments)`; a function that has all do their work once.
+
+    It returns what each rank's work returned.
+    """
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(size)]
@@ -27,14 +33,18 @@ def crew(size: int, setup: Callable[..., Callable[[], object]], *arguments: Any)
         for process in processes:
             process.start()
 
-        def answers() -> None:
+        def answers() -> list[Any]:
+            values = []
             for here, _ in pipes:
-                assert (said := here.recv()) is None, said
+                value, failure = here.recv()
+                assert failure is None, failure
+                values.append(value)
+            return values
 
-        def work() -> None:
+        def work() -> list[Any]:
             for here, _ in pipes:
                 here.send(None)
-            answers()
+            return answers()
 
         try:
             answers()
@@ -51,13 +61,14 @@ def _rank(rank: int, size: int, store: Path, pipe: Any, setup: Callable[..., Any
         if size > 1:
             method = f"file://{store}"
             dist.init_process_group(
-                "gloo", init_method=method, rank=rank, world_size=size, timeout=timedelta(seconds=60)
+                "gloo", init_method=method, rank=rank, world_size=size, timeout=timedelta(minutes=10)
             )
         work = setup(*arguments)
+        value = None
         while True:
-            pipe.send(None)
+            pipe.send((value, None))
             pipe.recv()
-            work()
+            value = work()
     except BaseException:
-        pipe.send(traceback.format_exc())
+        pipe.send((None, traceback.format_exc()))
     os._exit(0)

@@ -1,0 +1,85 @@
+"""Contenders in turns: each has ranks of its own that stay, and one contender computes at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from benchmarks.crew import crew
+
+from suite.measure.gemm import measured_peak
+from suite.measure.provenance import cores
+
+Step = Callable[[int], tuple[float, dict[str, Any]]]  # an iteration by number: its loss, and what else is known of it
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender: how many ranks it has, and what makes its step there."""
+
+    name: str
+    ranks: int
+    setup: Callable[..., Step]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One iteration of one contender: seconds from the first rank's start to the last one's end."""
+
+    entry: str
+    round: int
+    seconds: float
+    loss: float
+    ranks: list[dict[str, Any]] = field(default_factory=list)  # what each rank says of it
+
+
+def turns(entries: Sequence[Entry], warmup: int, rounds: int) -> Iterator[Turn]:
+    """All contenders one after another, so many times; the warm-up's rounds are negative."""
+    with ExitStack() as stack:
+        works = [stack.enter_context(crew(one.ranks, _timed, one.setup, *one.arguments)) for one in entries]
+        for number in range(-warmup, rounds):
+            for entry, work in zip(entries, works, strict=True):
+                answers = work()
+                begun, ended, losses, said = zip(*answers, strict=True)
+                yield Turn(entry.name, number, max(ended) - min(begun), losses[0], list(said))
+
+
+def _timed(setup: Callable[..., Step], *arguments: Any) -> Callable[[], tuple[float, float, float, dict[str, Any]]]:
+    """On a rank, iterations that start on all ranks at once; times are on the clock that processes of a host share."""
+    step, numbers = setup(*arguments), count()
+
+    def work() -> tuple[float, float, float, dict[str, Any]]:
+        if dist.is_initialized():
+            dist.barrier()
+        begun = perf_counter()
+        loss, said = step(next(numbers))
+        return begun, perf_counter(), loss, said
+
+    return work
+
+
+def gemm_peaks(ranks: int) -> list[float]:
+    """FLOP/s of the best matrix products in fp32 of so many ranks at once, each with one thread."""
+    with crew(ranks, _peak) as work:
+        return work()
+
+
+def _peak() -> Callable[[], float]:
+    return lambda: measured_peak(torch.float32, torch.device("cpu"))
+
+
+def losses(setup: Callable[..., Step], arguments: tuple[Any, ...], iterations: int) -> list[float]:
+    """The losses of one process that computes with all cores, untimed."""
+    with crew(1, _with_all_cores, setup, *arguments) as work:
+        return [work()[0][0] for _ in range(iterations)]
+
+
+def _with_all_cores(setup: Callable[..., Step], *arguments: Any) -> Callable[[], tuple[float, dict[str, Any]]]:
+    torch.set_num_threads(cores())
+    step, numbers = setup(*arguments), count()
+    return lambda: step(next(numbers))

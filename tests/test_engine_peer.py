@@ -1,0 +1,54 @@
+"""The GPT from torch's own parts, beside which the engine is timed, trains as the suite does."""
+
+import pytest
+from benchmarks.engine.peer_step import PeerStep, Recipe
+from benchmarks.engine.setting import point
+from layouts import training_step
+from ranks import run_ranks
+
+SHAPE = {"layers": 4, "hidden_size": 16, "heads": 4, "vocab_size": 256, "seq_length": 12, "dropout": 0.0}
+STEPS = 2
+
+RECIPES = {  # by layout
+    (1, 1, 1): [Recipe()],
+    (1, 2, 1): [
+        Recipe("1f1b", (3, 1)),
+        Recipe("interleaved", (1, 1, 1, 1)),
+        Recipe("interleaved-zb", (1, 1, 1, 1)),
+        Recipe("zb-v", (1, 1, 1, 1)),
+    ],
+    (2, 1, 1): [Recipe(), Recipe(sequence=True)],
+    (1, 1, 2): [Recipe()],
+    (2, 2, 1): [Recipe("1f1b", (3, 1)), Recipe("interleaved", (1, 1, 1, 1), sequence=True)],
+    (2, 1, 2): [Recipe()],
+    (1, 2, 2): [Recipe("1f1b", (3, 1)), Recipe("interleaved", (1, 1, 1, 1))],
+    (2, 2, 2): [Recipe("1f1b", (3, 1))],
+}
+
+
+def of_suite():
+    step = training_step(point((1, 1, 1), 2, shape=SHAPE))
+    return [step.run(k).loss for k in range(STEPS)]
+
+
+def of_peer(at, recipes):
+    found = []
+    for recipe in recipes:
+        step = PeerStep(at, recipe)
+        found.append([step.run(k) for k in range(STEPS)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def suites():
+    (losses,) = run_ranks(1, of_suite)
+    return losses
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("layout", RECIPES, ids=str)
+def test_the_peer_has_the_suites_losses(suites, layout):
+    at = point(layout, 2 if layout[1] == 1 else 1, shape=SHAPE)
+    for losses in run_ranks(at.parallel.ranks, of_peer, at, RECIPES[layout]):
+        for recipe, found in zip(RECIPES[layout], losses, strict=True):
+            assert found == pytest.approx(suites, rel=1e-5), recipe
