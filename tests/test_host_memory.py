@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from suite.parallel import host_memory
+from suite.parallel import host_collectives, host_memory, host_streams
 from suite.parallel.topology import Group, with_memory
 
 pytestmark = [
@@ -34,7 +34,7 @@ def whole_numbers(group: Group, *shape: int, dtype: torch.dtype) -> torch.Tensor
 
 def everything(slot: int) -> list[int]:
     """Every collective, whole and in parts, next to torch's; hashes of the sums of fractions."""
-    host_memory.SLOT_BYTES, host_memory.CHUNK_BYTES = slot, slot // 4
+    host_collectives.SLOT_BYTES, host_collectives.CHUNK_BYTES = slot, slot // 4
     group = world()
     n = group.size
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
@@ -86,11 +86,12 @@ def test_a_rank_that_is_gone_is_named(monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()
     file = os.memfd_create("test")
-    os.ftruncate(file, host_memory.bytes_needed(2))
-    memory = host_memory.HostMemory(f"/proc/{os.getpid()}/fd/{file}", 0, [os.getpid(), gone.pid])
+    layout = host_collectives.collective_layout(2)
+    os.ftruncate(file, layout.total)
+    memory = host_memory.HostMemory(f"/proc/{os.getpid()}/fd/{file}", 0, [os.getpid(), gone.pid], layout)
     os.close(file)
     with pytest.raises(ConnectionError, match="rank 1 of a group of 2 is gone"):
-        memory.all_reduce(torch.ones(1)).wait()
+        host_collectives.HostCollectives(memory).all_reduce(torch.ones(1)).wait()
 
 
 def apart() -> list[float]:
@@ -107,3 +108,25 @@ def apart() -> list[float]:
 
 def test_ranks_of_several_hosts_use_both_ways():
     assert run_ranks(4, apart) == [[1, 2], [1, 4], [5, 2], [5, 4]]
+
+
+def streamed() -> list[float]:
+    """Each rank first sends more than there are slots, and takes the last first."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    streams = host_streams.open_streams(range(size), torch.empty(3, dtype=torch.float64))
+    assert streams is not None
+    after, before = (rank + 1) % size, (rank - 1) % size
+    tensors = [torch.full((3,), 100.0 * rank + number, dtype=torch.float64) for number in range(20)]
+    sent = [streams.send(after, tensor) for tensor in tensors]
+    expected = [streams.expect(before) for _ in tensors]
+    taken = [streams.take(before, number) for number in reversed(expected)]
+    for number, tensor in zip(sent, tensors, strict=True):
+        streams.settle(after, number)
+        tensor.zero_()
+    return [tensor[2].item() for tensor in reversed(taken)]
+
+
+def test_messages_arrive_whole_and_in_order_though_nobody_takes_them_for_long():
+    results = run_ranks(3, streamed)
+    for rank, values in enumerate(results):
+        assert values == [100.0 * ((rank - 1) % 3) + number for number in range(20)]

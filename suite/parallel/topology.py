@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from suite.experiment.point import Parallel
-from suite.parallel.host_memory import HostMemory, share_memory
+from suite.parallel.host_collectives import HostCollectives, collective_layout
+from suite.parallel.host_memory import share_memory
 
 
 class Pending(Protocol):
@@ -38,7 +39,7 @@ class Group:
     ranks: tuple[int, ...] = (0,)
     handle: dist.ProcessGroup | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    memory: HostMemory | None = None
+    memory: HostCollectives | None = None
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """Reduce in place over the group and return the tensor."""
@@ -158,7 +159,8 @@ def build_topology(parallel: Parallel, device_type: str, placement: Placement) -
 
 def with_memory(groups: Mapping[str, Group]) -> dict[str, Group]:
     """The groups, those on one host with memory; every rank of the world calls this, with its own groups by name."""
-    memory = share_memory({name: group.ranks for name, group in groups.items()})
+    shared = share_memory({name: group.ranks for name, group in groups.items()}, collective_layout)
+    memory = {name: HostCollectives(one) for name, one in shared.items()}
     return {name: replace(group, memory=memory.get(name)) for name, group in groups.items()}
 
 

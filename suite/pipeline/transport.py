@@ -5,6 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 
+from suite.parallel.host_streams import HostStreams
 from suite.parallel.topology import ALONE, Group
 from suite.pipeline.lowering import Message
 
@@ -26,7 +27,12 @@ class Transport:
         dtype: torch.dtype,
         device: torch.device,
         scatter: Group = ALONE,
+        streams: HostStreams | None = None,
     ) -> None:
+        """`streams` carry the messages of ranks that share a host's memory, instead of torch's backend."""
+        self.streams = streams
+        self.expected: dict[Message, int] = {}
+        self.sent: dict[Message, int] = {}
         self.group, self.shape, self.dtype, self.device, self.scatter = group, shape, dtype, device, scatter
         self.share = math.prod(shape) // scatter.size
         self.receiving: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
@@ -40,12 +46,17 @@ class Transport:
 
     def receive(self, message: Message) -> None:
         """Post the receive."""
+        if self.streams is not None:
+            self.expected[message] = self.streams.expect(message.source)
+            return
         tensor = self.empty()
         source = self.group.ranks[message.source]
         self.receiving[message] = (self._started(dist.irecv(tensor, source, group=self.group.handle)), tensor)
 
     def take(self, message: Message) -> torch.Tensor:
         """Wait for a posted receive and hand its tensor over."""
+        if self.streams is not None:
+            return self.whole(self.streams.take(message.source, self.expected.pop(message)))
         work, tensor = self.receiving.pop(message)
         work.wait()
         return self.whole(tensor)
@@ -53,6 +64,9 @@ class Transport:
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change until the message is settled."""
         tensor = self.share_of(message, tensor)
+        if self.streams is not None:
+            self.sent[message] = self.streams.send(message.destination, tensor)
+            return
         destination = self.group.ranks[message.destination]
         self.sending[message] = (
             self._started(dist.isend(tensor, destination, group=self.group.handle)),
@@ -80,4 +94,7 @@ class Transport:
 
     def settle(self, message: Message) -> None:
         """Wait for a send and let go of its tensor."""
+        if self.streams is not None:
+            self.streams.settle(message.destination, self.sent.pop(message))
+            return
         self.sending.pop(message)[0].wait()

@@ -1,5 +1,6 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,6 +15,7 @@ from suite.measure.notes import Notes, Unwatched
 from suite.model.gpt import Build, Stage, build_stages
 from suite.parallel.data_parallel import GradientReducer, Reduction
 from suite.parallel.flat_buffer import Buffer, FlatBuffer, flatten
+from suite.parallel.host_streams import open_streams
 from suite.parallel.parameters import Described, ModelParameter
 from suite.parallel.tensor_parallel import TensorRanks, sum_replicated_gradients
 from suite.parallel.topology import ALONE, Group, StageKey, Topology
@@ -194,12 +196,19 @@ class TrainingStep:
 
 
 def message_transport(point: Point, topology: Topology, device: torch.device) -> Transport:
-    """What carries this rank's pipeline messages: activations of one microbatch, and gradients of the same shape."""
+    """What carries this rank's pipeline messages: activations of one microbatch, and gradients of the same shape.
+
+    Every rank of the world calls this at the same time.
+    """
     rows = point.model.seq_length // (point.parallel.tensor if point.parallel.sequence else 1)
     shape = (rows, point.training.microbatch, point.model.hidden_size)
     shared = point.parallel.scatter_gather and not point.parallel.sequence
     dtype = DTYPES[point.training.precision]
-    return Transport(topology.pipeline, shape, dtype, device, topology.tensor if shared else ALONE)
+    scatter = topology.tensor if shared else ALONE
+    streams = None
+    if device.type == "cpu" and topology.world.size > 1:
+        streams = open_streams(topology.pipeline.ranks, torch.empty(math.prod(shape) // scatter.size, dtype=dtype))
+    return Transport(topology.pipeline, shape, dtype, device, scatter, streams)
 
 
 def samples_of(engine: Engine, marks: list[float], **fields: Any) -> IterationSamples:
