@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 
 from suite.calibrate.sweep import Sweep
+from suite.parallel.host_streams import open_streams
 from suite.parallel.topology import Group
+from suite.pipeline.transport import Transport
 from suite.training.message_cost import message_cost
 
 _PRODUCTS = 8
@@ -22,7 +24,9 @@ def messages(sweep: Sweep, group: Group, device: torch.device) -> Iterator[tuple
         if device.type == "cuda":
             seconds = statistics.median(_there_and_back(group, tensor) for _ in range(sweep.rounds)) / 2
         else:
-            cost = message_cost(group, tensor)
+            transport = Transport(group, tuple(tensor.shape), tensor.dtype, device)
+            transport.streams = open_streams(group.ranks, tensor)
+            cost = message_cost(transport)
             assert cost is not None
             seconds = cost.arrival
         yield {"bytes": size}, seconds

@@ -23,7 +23,7 @@ def emulate(job: Job, lowered: Lowered, topology: Topology, folder: JobFolder, n
     """
     point = job.point
     step = PacedStep(point, lowered, topology, notes)
-    cost = message_cost(topology.pipeline, step.worker.message)
+    cost = message_cost(step.transport)
     samples: list[IterationSamples] = []
     for iteration in range(point.measure.warmup + point.measure.iterations):
         if topology.world.size > 1:

@@ -129,7 +129,7 @@ class HostMemory:
         """Set a counter of this rank, and wake who waits for it."""
         place = counter * _LINE
         self.counters[place] = value
-        self.syscall(self.number, ctypes.c_void_p(self.address + 4 * place), _WAKE, 1 << 30, None, None, 0)
+        self.syscall(self.number, ctypes.c_void_p(self.address + 4 * place), _WAKE, 1 << 30, 0, 0, 0)
 
     def await_count(self, rank: int, counter: int, value: int, meanwhile: Callable[[], bool] | None = None) -> None:
         """Wait until a counter of another rank has come so far.

@@ -38,7 +38,9 @@ class HostStreams:
         """`memory` has the layout of `stream_layout` for messages like this one."""
         self.memory = memory
         self.like = like
-        self.slots = memory.bytes.view(memory.size, memory.size, SLOTS, like.nbytes)
+        rings = memory.bytes.view(memory.size, memory.size, SLOTS, like.nbytes)
+        self.outgoing = [self._ring(ring) for ring in rings[memory.index]]  # by destination, the slots
+        self.incoming = [self._ring(ring) for ring in rings[:, memory.index]]  # by source
         self.queued: dict[int, deque[torch.Tensor]] = defaultdict(deque)  # by destination
         self.written: dict[int, int] = defaultdict(int)
         self.expected: dict[int, int] = defaultdict(int)  # by source
@@ -69,9 +71,7 @@ class HostStreams:
         while self.read[source] <= number:
             turn = self.read[source]
             self.memory.await_count(source, self._written(source, self.memory.index), turn + 1, self._write_all)
-            tensor = torch.empty_like(self.like)
-            tensor.copy_(self._slot(source, self.memory.index, turn))
-            self.arrived[source, turn] = tensor
+            self.arrived[source, turn] = self.incoming[source][turn % SLOTS].clone()
             self.read[source] = turn + 1
             self.memory.count(self._read(source, self.memory.index), turn + 1)
         return self.arrived.pop((source, number))
@@ -87,13 +87,12 @@ class HostStreams:
         queue, here = self.queued[destination], self.memory.index
         while queue and self.written[destination] - self.memory.counted(self._read(here, destination)) < SLOTS:
             number = self.written[destination]
-            self._slot(here, destination, number).copy_(queue.popleft())
+            self.outgoing[destination][number % SLOTS].copy_(queue.popleft())
             self.written[destination] = number + 1
             self.memory.count(self._written(here, destination), number + 1)
 
-    def _slot(self, source: int, destination: int, number: int) -> torch.Tensor:
-        slot = self.slots[source, destination, number % SLOTS]
-        return slot.view(self.like.dtype).view(self.like.shape)
+    def _ring(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        return [slot.view(self.like.dtype).view(self.like.shape) for slot in slots]
 
     def _written(self, source: int, destination: int) -> int:
         return 2 * (source * self.memory.size + destination)

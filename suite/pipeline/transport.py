@@ -27,10 +27,8 @@ class Transport:
         dtype: torch.dtype,
         device: torch.device,
         scatter: Group = ALONE,
-        streams: HostStreams | None = None,
     ) -> None:
-        """`streams` carry the messages of ranks that share a host's memory, instead of torch's backend."""
-        self.streams = streams
+        self.streams: HostStreams | None = None  # of ranks that share a host's memory, instead of torch's backend
         self.expected: dict[Message, int] = {}
         self.sent: dict[Message, int] = {}
         self.group, self.shape, self.dtype, self.device, self.scatter = group, shape, dtype, device, scatter
@@ -75,11 +73,12 @@ class Transport:
 
     def empty(self) -> torch.Tensor:
         """What a message is received into."""
-        return torch.empty(self.share, dtype=self.dtype, device=self.device)
+        shape = self.shape if self.scatter.size == 1 else (self.share,)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def whole(self, tensor: torch.Tensor) -> torch.Tensor:
         """A received message, put together from the tensor ranks' shares where each got one."""
-        return self.scatter.all_gather(tensor).view(self.shape)
+        return tensor if tensor.shape == self.shape else self.scatter.all_gather(tensor).view(self.shape)
 
     def share_of(self, message: Message, tensor: torch.Tensor) -> torch.Tensor:
         """What this rank sends of a message; counted as sent."""
@@ -88,9 +87,10 @@ class Transport:
                 f"the {message} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but both ends agreed on "
                 f"{self.shape} and {self.dtype}"
             )
-        tensor = tensor.contiguous().view(self.scatter.size, -1)[self.scatter.index]
+        if self.scatter.size > 1:
+            tensor = tensor.contiguous().view(self.scatter.size, -1)[self.scatter.index]
         self.bytes_sent += tensor.nbytes
-        return tensor
+        return tensor.contiguous()
 
     def settle(self, message: Message) -> None:
         """Wait for a send and let go of its tensor."""

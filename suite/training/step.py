@@ -1,6 +1,5 @@
 """One training iteration of one rank: forward and backward, reduction, norm, clip, update; and its samples."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -204,11 +203,10 @@ def message_transport(point: Point, topology: Topology, device: torch.device) ->
     shape = (rows, point.training.microbatch, point.model.hidden_size)
     shared = point.parallel.scatter_gather and not point.parallel.sequence
     dtype = DTYPES[point.training.precision]
-    scatter = topology.tensor if shared else ALONE
-    streams = None
+    transport = Transport(topology.pipeline, shape, dtype, device, topology.tensor if shared else ALONE)
     if device.type == "cpu" and topology.world.size > 1:
-        streams = open_streams(topology.pipeline.ranks, torch.empty(math.prod(shape) // scatter.size, dtype=dtype))
-    return Transport(topology.pipeline, shape, dtype, device, scatter, streams)
+        transport.streams = open_streams(topology.pipeline.ranks, transport.empty())
+    return transport
 
 
 def samples_of(engine: Engine, marks: list[float], **fields: Any) -> IterationSamples:
