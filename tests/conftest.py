@@ -7,6 +7,7 @@ from unittest import mock
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that is started would compile the suite again
 
 # A shell starts what it puts into the background with interrupts ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.fx.experimental.symbolic_shapes  # what a backward pass imports, here once instead of in every rank
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
