@@ -17,3 +17,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # whatever else imports it first would decide otherwise. What the tests start decides anew.
 with contextlib.suppress(ImportError), mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
     import triton.language  # noqa: F401
+
+
+def pytest_collection_modifyitems(items):
+    """Files that start processes come first: they take longest, and a worker takes whole files (--dist loadfile)."""
+    starting = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in starting)

@@ -17,12 +17,10 @@ RECIPES = {  # by layout
         Recipe("interleaved-zb", (1, 1, 1, 1)),
         Recipe("zb-v", (1, 1, 1, 1)),
     ],
-    (2, 1, 1): [Recipe(), Recipe(sequence=True)],
+    (2, 1, 1): [Recipe()],
     (1, 1, 2): [Recipe()],
-    (2, 2, 1): [Recipe("1f1b", (3, 1)), Recipe("interleaved", (1, 1, 1, 1), sequence=True)],
-    (2, 1, 2): [Recipe()],
     (1, 2, 2): [Recipe("1f1b", (3, 1)), Recipe("interleaved", (1, 1, 1, 1))],
-    (2, 2, 2): [Recipe("1f1b", (3, 1))],
+    (2, 2, 2): [Recipe("1f1b", (3, 1), sequence=True)],
 }
 
 
