@@ -57,7 +57,7 @@ def _measured(wanted: list[Match], pairs: int, file: Path) -> list[Result]:
     ranks = max(match.bound.ranks for match in wanted)
     peaks = gemm_peaks(ranks)
     print(f"{machine()}; GEMM peak of a thread {mean(peaks) / 1e9:.0f} GFLOP/s", flush=True)
-    single = losses(peers_step_alone, (point((1, 1, 1), 1),), WARMUP + pairs)
+    single = _single_process(file.with_name("single.json"), WARMUP + pairs)
     setting = {
         "machine": machine(),
         "revision": revision(),
@@ -79,6 +79,16 @@ def _measured(wanted: list[Match], pairs: int, file: Path) -> list[Result]:
                 print(f"{match.name} {turn.round:3} {turn.seconds:7.3f} s  {turn.entry}", flush=True)
             results.append(Result(match, taken, mean(peaks), single, WARMUP))
     return results
+
+
+def _single_process(file: Path, iterations: int) -> list[float]:
+    """The losses of one process on the whole batch, kept for the next time: they do not depend on the engine."""
+    setting = {"model": dict(GPT), "batch": BATCH, "libraries": libraries(), "iterations": iterations}
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    if kept.get("setting") != setting:
+        kept = {"setting": setting, "losses": losses(peers_step_alone, (point((1, 1, 1), BATCH),), iterations)}
+        file.write_text(json.dumps(kept))
+    return kept["losses"]
 
 
 if __name__ == "__main__":

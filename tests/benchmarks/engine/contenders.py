@@ -76,11 +76,8 @@ class Match:
 
     def only(self, pattern: str) -> "Match":
         """The same of those whose names the pattern is found in."""
-        found = {
-            side: tuple(one for one in getattr(self, side) if re.search(pattern, one.name))
-            for side in ("suite", "torch")
-        }
-        return replace(self, **found)
+        suite, torch = (tuple(x for x in side if re.search(pattern, x.name)) for side in (self.suite, self.torch))
+        return replace(self, suite=suite, torch=torch)
 
     @property
     def entries(self) -> list[Entry]:

@@ -15,6 +15,7 @@ from suite.pipeline.generators import generate
 from suite.regression.paired import Effect, effect_of
 
 LOSS_TOLERANCE = 1e-5  # relative, to the single process
+QUIET = 0.05  # cores that other processes may keep busy
 ENGINE_LIMIT = 1.03  # measured over simulated with the iteration's own action times, at two pipeline ranks alone
 
 
@@ -63,6 +64,12 @@ class Result:
         """The paired statistics, a pair being two turns of one round."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         return effect_of([math.log(mine / theirs) for mine, theirs in pairs])
+
+    @property
+    def disturbed(self) -> float:
+        """The share of timed turns in which other processes kept more than `QUIET` of a core busy."""
+        timed = [turn for turn in self.turns if turn.round >= 0]
+        return sum(turn.others > QUIET for turn in timed) / len(timed)
 
     def share_of_peak(self, name: str) -> float:
         """Model FLOP/s over the peak of the cores used."""

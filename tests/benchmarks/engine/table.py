@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.engine.contenders import PAIR
-from benchmarks.engine.results import Gate, Result
+from benchmarks.engine.results import QUIET, Gate, Result
 
 HEADINGS = ("contender", "seconds", "/ pair", "efficiency", "of peak", "/ best of torch", "interval", "/ simulation")
 
@@ -31,10 +31,12 @@ def _times(result: Result) -> str:
     layout = ",".join(map(str, result.match.layout))
     rounds = len(result.seconds[PAIR])
     said = (
-        f"{rounds} rounds, the unit of the intervals (95%). {PAIR}: {result.match.bound.ranks} processes of plain "
-        "torch, each by itself with its part of the batch. / simulation: the iteration, and in brackets its actions, "
-        "over the event simulation with the actions' own times."
+        f"{rounds} rounds, which are the pairs of the intervals (95%). {PAIR}: {result.match.bound.ranks} processes of "
+        "plain torch, each by itself with its part of the batch. / simulation: the iteration, and in brackets its "
+        "actions, over the event simulation with the actions' own times."
     )
+    if result.disturbed:
+        said += f" DISTURBED: in {result.disturbed:.0%} of the turns other processes kept {QUIET:.0%} of a core busy."
     return f"### {result.match.name}: ({layout})\n\n{_markdown(HEADINGS, rows)}\n\n{said}"
 
 

@@ -1,10 +1,12 @@
 """Contenders in turns: each has ranks of its own that stay, and one contender computes at a time."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
-from time import perf_counter
+from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -29,12 +31,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Turn:
-    """One iteration of one contender: seconds from the first rank's start to the last one's end."""
+    """One iteration of one contender: seconds from the first rank's start to the last one's end.
+
+    `others` are the cores that processes which are no part of it kept busy meanwhile, on average.
+    """
 
     entry: str
     round: int
     seconds: float
     loss: float
+    others: float
     ranks: list[dict[str, Any]] = field(default_factory=list)  # what each rank says of it
 
 
@@ -44,21 +50,35 @@ def turns(entries: Sequence[Entry], warmup: int, rounds: int) -> Iterator[Turn]:
         works = [stack.enter_context(crew(one.ranks, _timed, one.setup, *one.arguments)) for one in entries]
         for number in range(-warmup, rounds):
             for entry, work in zip(entries, works, strict=True):
+                busy, begin = _busy_seconds(), perf_counter()
                 answers = work()
-                begun, ended, losses, said = zip(*answers, strict=True)
-                yield Turn(entry.name, number, max(ended) - min(begun), losses[0], list(said))
+                busy, all_of_it = _busy_seconds() - busy, perf_counter() - begin
+                begun, ended, own, losses, said = zip(*answers, strict=True)
+                others = max(0.0, busy - sum(own)) / all_of_it
+                yield Turn(entry.name, number, max(ended) - min(begun), losses[0], others, list(said))
 
 
-def _timed(setup: Callable[..., Step], *arguments: Any) -> Callable[[], tuple[float, float, float, dict[str, Any]]]:
-    """On a rank, iterations that start on all ranks at once; times are on the clock that processes of a host share."""
+def _busy_seconds() -> float:
+    """What the cores of this machine have worked since it started, as Linux counts it."""
+    counts = [int(count) for count in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _waiting, *interrupts = counts
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+def _timed(setup: Callable[..., Step], *arguments: Any) -> Callable[[], tuple[Any, ...]]:
+    """On a rank, iterations that start on all ranks at once.
+
+    Start, end (on the clock that processes of a host share), time on a core, loss, and what the step says.
+    """
     step, numbers = setup(*arguments), count()
 
-    def work() -> tuple[float, float, float, dict[str, Any]]:
+    def work() -> tuple[float, float, float, float, dict[str, Any]]:
+        own = process_time()
         if dist.is_initialized():
             dist.barrier()
         begun = perf_counter()
         loss, said = step(next(numbers))
-        return begun, perf_counter(), loss, said
+        return begun, perf_counter(), process_time() - own, loss, said
 
     return work
 
