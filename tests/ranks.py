@@ -1,5 +1,6 @@
 """Runs a function on several gloo ranks, forked from the test process."""
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.fx.experimental.symbolic_shapes  # what a backward pass imports, here once instead of in every rank
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
@@ -38,6 +40,7 @@ def _rank(
     rank: int, size: int, store: str, results: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # to look through what the test process made would copy it
     try:
         if size > 1:
             dist.init_process_group(

@@ -1,6 +1,8 @@
 """What runs on each node: one submitit task that starts the node's ranks and watches them; the first node's makes the
 record."""
 
+import atexit
+import gc
 import logging
 import os
 import signal
@@ -91,7 +93,11 @@ def _launch(job: Job, place: NodePlace, lowered: Lowered, started: str, environm
 
     from suite.launch.rank import run_rank
 
+    atexit.register(gc.freeze)  # or the interpreter looks through all of torch as it ends, for half a second or more
     # Seconds to import, once here instead of in every rank.
+    given = lowered.schedule.virtual_stages > 1 or job.point.training.recompute != "none"
+    if job.source == "measured" and given:
+        import torch.fx.experimental.symbolic_shapes  # noqa: F401 - a backward pass from a given gradient asks for it
     if job.point.checkpoint.every or job.point.checkpoint.load:
         import suite.training.checkpoint
     if job.point.parallel.sharding == "zero3":
