@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from command import run
+from command import call
 
 from suite.calibrate.constants import calibrate, predicted
 from suite.calibrate.profile import asked, calibrate_machine, write
@@ -187,7 +187,7 @@ def test_a_machine_is_measured_and_then_predicted(tmp_path, monkeypatch):
         "model: {layers: 2, hidden_size: 32, heads: 2, vocab_size: 64, seq_length: 16}\n"
         "training: {global_batch: 4}\nscales: {laptop: {}}\nsweep: {grid: {pipeline: [1, 2]}}\n"
     )
-    answer = run("run", "small.yaml", "--on", "simulate", "--cluster", "under-test", cwd=tmp_path)
+    answer = call("run", "small.yaml", "--on", "simulate", "--cluster", "under-test")
     assert answer.code == 0, answer.err
     for file in (tmp_path / "results" / "runs").rglob("*.json"):
         record = json.loads(file.read_text())
@@ -210,10 +210,11 @@ def test_a_machine_is_measured_and_then_predicted(tmp_path, monkeypatch):
         (("mine",), "no calibration wrote it"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_is_measured(arguments, said, tmp_path):
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm" / "clusters").mkdir(parents=True)
     (tmp_path / "slurm" / "clusters" / "mine.yaml").write_text("name: mine\nmax_ranks: 4\n")
-    answer = run("calibrate", *arguments, cwd=tmp_path)
+    answer = call("calibrate", *arguments)
     assert answer.code == 2
     assert said in answer.err
     assert not (tmp_path / "results").exists()

@@ -24,7 +24,7 @@ def at(layout, schedule="1f1b", **sections):
     names = ("tensor", "pipeline", "data")
     sections = {**sections, "parallel": {**dict(zip(names, layout, strict=True)), **sections.get("parallel", {})}}
     sections["training"] = {**TRAINING, **sections.get("training", {})}
-    return point(layout, schedule, model={"layers": 5}, **sections)
+    return point(layout, schedule, batch=4, model={"layers": 5}, **sections)
 
 
 def train_and_save(where, folder, before, after):
@@ -58,10 +58,10 @@ LOADED = [
     ids=["plain", "zero1"],
 )
 def test_any_layout_goes_on_where_another_stopped(tmp_path, saved, layouts):
-    results = run_ranks(saved.parallel.ranks, train_and_save, saved, tmp_path, 3, 10)
-    expected = results[0][0][3:]
+    results = run_ranks(saved.parallel.ranks, train_and_save, saved, tmp_path, 2, 3)
+    expected = results[0][0][2:]
     for loaded in layouts:
-        losses, _ = run_ranks(loaded.parallel.ranks, load_and_train, loaded, tmp_path, 10)[0]
+        losses, _ = run_ranks(loaded.parallel.ranks, load_and_train, loaded, tmp_path, 3)[0]
         assert losses == pytest.approx(expected, rel=1e-5), loaded.parallel
 
 

@@ -1,9 +1,10 @@
 """Emulated and simulated points: real ranks that wait, or none; labelled, and with no number that nothing measured."""
 
+import contextlib
 import json
 
 import pytest
-from command import run
+from command import call
 
 from suite.experiment.pace import costs, message_bytes, network
 from suite.experiment.point import Point
@@ -32,9 +33,10 @@ def records(folder, source):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paced")
     (folder / "paced.yaml").write_text(EXPERIMENT)
-    for on in ("emulate", "simulate"):
-        answer = run("run", "paced.yaml", "--on", on, cwd=folder)
-        assert answer.code == 0, answer.err + answer.out
+    with contextlib.chdir(folder):
+        for on in ("emulate", "simulate"):
+            answer = call("run", "paced.yaml", "--on", on)
+            assert answer.code == 0, answer.err + answer.out
     return folder
 
 
@@ -96,28 +98,31 @@ def test_simulated_records_hold_the_event_simulation(folder):
 
 
 @pytest.mark.processes
-def test_the_report_keeps_the_sources_apart(folder):
-    answer = run("report", "paced.yaml", cwd=folder)
+def test_the_report_keeps_the_sources_apart(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    answer = call("report", "paced.yaml")
     assert answer.code == 0, answer.err
     page = (folder / "reports" / "paced" / "report.md").read_text()
     assert "3 emulated, 3 simulated" in page
     assert "measured" not in page.split("| point")[0].split("Launches")[1].splitlines()[0]
 
 
-def test_more_ranks_may_wait_than_compute(tmp_path):
+def test_more_ranks_may_wait_than_compute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "paced.yaml").write_text(EXPERIMENT.replace("layers: 8", "layers: 64"))
     wide = ("paced.yaml", "schedule=1f1b", "--dry-run")
-    assert run("run", *wide, "pipeline=32", cwd=tmp_path).code == 2
-    assert run("run", *wide, "pipeline=32", "--on", "emulate", cwd=tmp_path).code == 0
-    refused = run("run", *wide, "pipeline=65", "model.layers=65", "--on", "emulate", cwd=tmp_path)
+    assert call("run", *wide, "pipeline=32").code == 2
+    assert call("run", *wide, "pipeline=32", "--on", "emulate").code == 0
+    refused = call("run", *wide, "pipeline=65", "model.layers=65", "--on", "emulate")
     assert refused.code == 2
     assert "more than the 64 of cluster local in emulation" in refused.err
-    assert run("run", *wide, "pipeline=65", "model.layers=65", "--on", "simulate", cwd=tmp_path).code == 0
+    assert call("run", *wide, "pipeline=65", "model.layers=65", "--on", "simulate").code == 0
 
 
-def test_bad_paces_are_refused_in_a_sentence(tmp_path):
+def test_bad_paces_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "paced.yaml").write_text(EXPERIMENT)
     for field, value in (("forward", "0"), ("latency", "-1"), ("bandwidth", "fast"), ("overlap", "1")):
-        answer = run("run", "paced.yaml", f"pace.{field}={value}", "--on", "simulate", cwd=tmp_path)
+        answer = call("run", "paced.yaml", f"pace.{field}={value}", "--on", "simulate")
         assert answer.code == 2
         assert f"pace.{field}" in answer.err
