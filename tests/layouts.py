@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from ranks import run_ranks
 
+import suite.parallel.fully_sharded  # noqa: F401 - takes seconds, here once instead of in every rank
 from suite.experiment.point import Point
 from suite.parallel.topology import build_topology
 from suite.pipeline.generators import generate

@@ -26,6 +26,12 @@ def evaluated(at):
     return losses, trained
 
 
+@pytest.fixture(scope="module")
+def alone():
+    (found,) = run_ranks(1, evaluated, point())
+    return found
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("layout", "schedule"),
@@ -40,8 +46,8 @@ def evaluated(at):
         ((1, 2, 1), {"name": "readiness", "base": "chimera", "cap": 2}),
     ],
 )
-def test_every_layout_has_the_single_process_evaluation_loss(layout, schedule):
-    (expected, again), trained = run_ranks(1, evaluated, point())[0]
+def test_every_layout_has_the_single_process_evaluation_loss(alone, layout, schedule):
+    (expected, again), trained = alone
     assert expected == again != trained
     for losses, other in run_ranks(point(layout).parallel.ranks, evaluated, point(layout, schedule)):
         assert losses == pytest.approx([expected, expected], rel=1e-12)

@@ -12,14 +12,18 @@ from suite.training.precision import INITIAL_SCALE, LossScale
 LAYOUTS = [(1, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]
 
 
+@pytest.fixture(scope="module")
+def exact():
+    return gradients(point(training={"precision": "fp32"}))
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("precision", "roundoff"), [("bf16", 2.0**-8), ("fp16", 2.0**-11)])
-def test_gradients_are_fp32_gradients_to_the_rounding_of_the_format(layout, precision, roundoff):
+def test_gradients_are_fp32_gradients_to_the_rounding_of_the_format(exact, layout, precision, roundoff):
     """Each of the about 60 rounded operations between loss and weight errs by at most the unit roundoff u, relatively
     and independently, so that a gradient errs by about sqrt(60) u = 8 u of its own size; held to 8 u of the whole norm.
     """
-    exact = gradients(point(training={"precision": "fp32"}))
     rounded = gradients(point(layout, training={"precision": precision}))
     assert rounded["loss"] == pytest.approx(exact["loss"], rel=8 * roundoff)
     assert rounded["norm"] == pytest.approx(exact["norm"], rel=8 * roundoff)
@@ -31,8 +35,7 @@ def test_gradients_are_fp32_gradients_to_the_rounding_of_the_format(layout, prec
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("precision", "roundoff"), [("bf16", 2.0**-8), ("fp16", 2.0**-11)])
-def test_fully_sharded_computes_in_16_bits_and_keeps_fp32(precision, roundoff):
-    exact = gradients(point(training={"precision": "fp32"}))
+def test_fully_sharded_computes_in_16_bits_and_keeps_fp32(exact, precision, roundoff):
     rounded = gradients(point((1, 1, 2), parallel={"data": 2, "sharding": "zero3"}, training={"precision": precision}))
     assert rounded["norm"] == pytest.approx(exact["norm"], rel=8 * roundoff)
     assert rounded["norm"] != pytest.approx(exact["norm"], rel=1e-6)

@@ -15,13 +15,13 @@ FIELDS = {
     "hanayo": {"chunks": 4},
 }
 GENERATED = [name for name in GENERATORS if name != "file"]
-LAYERS, BATCH = 9, 8
+BATCH = 8
 
 
 def of(name: str, layout: tuple[int, int, int] = (1, 2, 1), batch: int = BATCH, **sections) -> Point:
-    """A point with the schedule, of nine layers where its chunks leave each stage one."""
+    """A point with the schedule, and one layer more than it has stages."""
     schedule = {"name": name, "chunks": default_chunks(name), **FIELDS.get(name, {})}
-    layers = max(LAYERS, layout[1] * schedule["chunks"])
+    layers = layout[1] * schedule["chunks"] + 1
     return point(layout, schedule, batch, model={"layers": layers, **sections.pop("model", {})}, **sections)
 
 
@@ -92,9 +92,9 @@ def test_readiness_runs_other_schedules_as_hints_and_keeps_each_stages_order():
     for fields in hints:
         options = Options.model_validate({"name": "readiness", "cap": 3, **fields})
         assert why_not(options, 4, BATCH) is None
-        points.append(point((1, 4, 1), options.model_dump(), BATCH, model={"layers": LAYERS}))
+        points.append(point((1, 4, 1), options.model_dump(), BATCH, model={"layers": 9}))
     for at, found in zip(points, gradients_of_all(points), strict=True):
-        assert_parity(found, single(LAYERS, BATCH, 1, True))
+        assert_parity(found, single(9, BATCH, 1, True))
         programs = generate(at.schedule, 4, BATCH).programs
         for rank in found["ranks"]:
             executed, program = rank["executed"], programs[rank["coords"]["pipeline"]]

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-_ROUNDS = 60
+_ROUNDS = 60  # at most
+_THERE = 1e-12  # a step of a logarithm after which there is nothing more to find
 _STEP = 1e-4  # of a logarithm, for derivatives
 _FARTHEST = 0.7  # that a logarithm moves in a round
 _SMALL = 0.05  # deviation below which squares count, above which distances do
@@ -64,6 +65,8 @@ def fit(
         # Not `solve`: few samples may not tell two constants apart.
         step = -np.linalg.lstsq(damped, slopes.T @ (weights * off), rcond=None)[0]
         trial = np.clip(place + np.clip(step, -_FARTHEST, _FARTHEST), low, high)
+        if np.abs(trial - place).max() < _THERE:
+            break
         there = deviations(trial)
         if cost(there) < cost(off):
             place, off, damping = trial, there, damping / 3
