@@ -47,7 +47,8 @@ ONLY ?= .
 bench-engine: $(VENV)/.ready-test
 	PYTHONPATH=tests $(BIN)/python -m benchmarks.engine $(LAYOUTS) --pairs $(PAIRS) --only '$(ONLY)'
 
-# What the engine takes of an action as ranks, microbatches and chunks grow.
+# What the engine takes of an action as ranks, microbatches and chunks grow. Needs an idle machine. Ends with an error where
+# it is more than docs/performance.md asks for.
 bench-growth: $(VENV)/.ready-test
 	PYTHONPATH=tests $(BIN)/python -m benchmarks.engine.growth
 

@@ -70,12 +70,19 @@ def gradients_here(at: Point) -> dict[str, Any]:
         "coords": step.topology.coords,
         "optimizer_bytes": sum(tensor.nbytes for tensor in step.optimizer.state),
         "pipeline_bytes": step.transport.bytes_sent,
+        "memory": _shared(step),
         "data_bytes": step.topology.data.traffic.bytes,
         "reductions": [reduction.start for reduction in step.reducer.reductions],
         "last_action": step.clock.seconds()[step.engine.executed[-1].end],
         "executed": [ran.action for ran in step.engine.executed],
         "gradients": [(p.spec, p.shared, g.div(step.loss_scale.value).numpy()) for p, g in whole_gradients(step)],
     }
+
+
+def _shared(step: TrainingStep) -> set[str]:
+    """What goes through memory that ranks of one host share."""
+    shared = {name for name in step.topology.coords if getattr(step.topology, name).memory is not None}
+    return shared | ({"messages"} if step.transport.streams is not None else set())
 
 
 def whole_gradients(step: TrainingStep) -> list[tuple[Any, torch.Tensor]]:

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from layouts import gradients, point
+
+from suite.parallel import host_memory
 
 INTERLEAVED_3 = {"name": "interleaved", "chunks": 3}
 GROUP_3 = {"name": "interleaved", "chunks": 2, "group": 3}
@@ -134,6 +137,19 @@ def test_fully_sharded_recomputes_without_gathering_again(recompute):
     assert_parity(again, single(4, 8, 1, True))
     for before, after in zip(plain["ranks"], again["ranks"], strict=True):
         assert after["data_bytes"] == before["data_bytes"] > 0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("hosts", [8, 2, 1])
+def test_ranks_that_share_no_memory_use_torchs_backend(monkeypatch, hosts):
+    per_host = 8 // hosts
+    monkeypatch.setattr(host_memory, "this_host", lambda: str(dist.get_rank() // per_host) if per_host > 1 else None)
+    parallel = {"tensor": 2, "pipeline": 2, "data": 2, "scatter_gather": True, "sharding": "zero1"}
+    result = gradients(point((2, 2, 2), "interleaved", parallel=parallel))
+    assert_parity(result, single(4, 8, 1, True))
+    # Tensor ranks are neighbours, pipeline ranks are furthest from each other.
+    shared = {8: set(), 2: {"tensor", "data"}, 1: {"tensor", "data", "pipeline", "messages"}}[hosts]
+    assert all(rank["memory"] == shared for rank in result["ranks"])
 
 
 @pytest.mark.processes

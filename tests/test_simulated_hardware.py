@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command import call, run
+from command import call
 
 from suite.experiment.catalogue import load_cluster, load_experiment
 from suite.experiment.cluster import read_cluster
@@ -116,22 +116,23 @@ def test_a_precision_without_a_peak_is_said_and_not_guessed(here):
     read_cluster.cache_clear()
 
 
-def test_the_papers_first_table_is_planned_and_simulated(tmp_path):
-    planned = run("plan", "table-1", "--scale", "paper", "--json", cwd=tmp_path).json["points"]
+def test_the_papers_first_table_is_planned_and_simulated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = call("plan", "table-1", "--scale", "paper", "--json").json["points"]
     assert [one["memory"]["verdict"] for one in planned] == ["fits"] * 10
     for one in planned:
         batch = one["point"]["training"]["global_batch"]
         hours = 300e9 / (batch * 2048) * one["iteration_seconds"] * one["ranks"] / 3600
         assert one["gpu_hours_for_300e9_tokens"] == pytest.approx(hours)
-    answer = run("run", "table-1", "--on", "simulate", cwd=tmp_path)
+    answer = call("run", "table-1", "--on", "simulate")
     assert answer.code == 0, answer.err
     files = (tmp_path / "results" / "runs" / "table-1" / "paper" / "simulated").glob("*/*.json")
     records = {record["point_id"]: record for record in map(json.loads, (file.read_text() for file in files))}
     for one in planned:
         assert records[one["point_id"]]["iterations"]["seconds"] == [pytest.approx(one["iteration_seconds"])]
-    text = run("plan", "table-1", "--scale", "paper", cwd=tmp_path).out
+    text = call("plan", "table-1", "--scale", "paper").out
     assert "GPU-hours/300e9 tokens" in text
-    assert "GPU-hours" not in run("plan", "table-1", cwd=tmp_path).out, "nothing is known of this machine"
+    assert "GPU-hours" not in call("plan", "table-1").out, "nothing is known of this machine"
 
 
 def test_the_papers_rates_are_predicted_within_6_percent():
@@ -151,8 +152,9 @@ def test_the_papers_rates_are_predicted_within_6_percent():
         assert rate == pytest.approx(rates[point.model.layers], rel=0.06), point.model.name
 
 
-def test_the_papers_checkpoint_takes_what_section_5_10_says(tmp_path):
-    assert run("run", "section-5.10", "--on", "simulate", cwd=tmp_path).code == 0
+def test_the_papers_checkpoint_takes_what_section_5_10_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("run", "section-5.10", "--on", "simulate").code == 0
     (record,), _ = Store(tmp_path / "results" / "runs").read("section-5.10", "paper", "simulated")
     (save,), (load,) = record.checkpoint.saves, record.checkpoint.loads
     assert save.bytes == pytest.approx(13.8e12, rel=0.03)

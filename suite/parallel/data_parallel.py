@@ -2,10 +2,11 @@
 
 They are the data-parallel ranks and, with a bidirectional schedule, those of the stage's other replicas.
 
-A stage's gradients are complete when its last backward of the iteration adds to them. Each bucket is summed as
-soon as that backward has filled it. Gradients are sums over the global batch (the loss is divided by its tokens),
-so the reduction is a plain sum. With sharded optimizer state (ZeRO-1, Rajbhandari et al. 2020) each rank gets the
-sum of its own piece of the bucket only, and the updated pieces are gathered.
+A stage's gradients are complete when its last backward of the iteration adds to them. The sum of each bucket is started
+as soon as that backward has filled it. What that is worth is the backend's matter: ranks that share a host's memory add
+up when they wait for the sum, since only the processor that computes could do it earlier. Gradients are sums over the
+global batch (the loss is divided by its tokens), so the reduction is a plain sum. With sharded optimizer state (ZeRO-1,
+Rajbhandari et al. 2020) each rank gets the sum of its own piece of a bucket, and the updated pieces are gathered.
 """
 
 from collections.abc import Collection, Mapping

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo  # by `fully_shard` when it is first called, which would be in every rank
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh

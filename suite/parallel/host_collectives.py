@@ -75,7 +75,8 @@ class HostCollectives:
             raise ValueError(f"{op}: ranks that share memory sum or take the largest")
         combine = torch.add if op == dist.ReduceOp.SUM else torch.maximum
         flat = tensor.view(-1)
-        return self.start([(part, _combined(part, combine)) for part in _cut(flat)])
+        parts = [flat[start:stop] for start, stop in _spans(flat.numel(), flat.itemsize)]
+        return self.start([(part, _combined(part, combine)) for part in parts])
 
     def all_gather(self, whole: torch.Tensor, tensor: torch.Tensor) -> "Operation":
         """Start to put all ranks' tensors one after another into `whole`; all are contiguous."""
@@ -146,10 +147,6 @@ def _combined(out: torch.Tensor, combine: Callable[..., torch.Tensor]) -> Callab
             combine(out, part, out=out)
 
     return take
-
-
-def _cut(flat: torch.Tensor) -> list[torch.Tensor]:
-    return [flat[start:stop] for start, stop in _spans(flat.numel(), flat.itemsize)]
 
 
 def _spans(count: int, itemsize: int) -> list[tuple[int, int]]:

@@ -114,6 +114,8 @@ class HostMemory:
         self.counters: memoryview = everything[: layout.head].view(torch.int32).numpy().data
         self.address = everything.data_ptr()
         self.syscall = ctypes.CDLL(None).syscall
+        whole, place = ctypes.c_int, ctypes.c_void_p
+        self.syscall.argtypes = (ctypes.c_long, place, whole, whole, place, place, whole)
         self.number = _FUTEX[platform.machine()]
 
     @property
@@ -125,11 +127,12 @@ class HostMemory:
         """How far a counter has come."""
         return int(self.counters[counter * _LINE])
 
-    def count(self, counter: int, value: int) -> None:
-        """Set a counter of this rank, and wake who waits for it."""
+    def count(self, counter: int, value: int, wake: bool = True) -> None:
+        """Set a counter of this rank, and wake who waits for it; `wake` is false where others look by themselves."""
         place = counter * _LINE
         self.counters[place] = value
-        self.syscall(self.number, ctypes.c_void_p(self.address + 4 * place), _WAKE, 1 << 30, 0, 0, 0)
+        if wake:
+            self.syscall(self.number, self.address + 4 * place, _WAKE, 1 << 30, None, None, 0)
 
     def await_count(self, rank: int, counter: int, value: int, meanwhile: Callable[[], bool] | None = None) -> None:
         """Wait until a counter of another rank has come so far.
@@ -153,8 +156,7 @@ class HostMemory:
             if waited > _LOOK_SECONDS:
                 self._look_for(rank)
             limit = _Time(int(pause), int(pause % 1 * 1e9))
-            where = ctypes.c_void_p(self.address + 4 * place)
-            self.syscall(self.number, where, _WAIT, seen, ctypes.byref(limit), None, 0)
+            self.syscall(self.number, self.address + 4 * place, _WAIT, seen, ctypes.byref(limit), None, 0)
 
     def _look_for(self, rank: int) -> None:
         try:

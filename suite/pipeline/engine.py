@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -27,8 +26,7 @@ class Worker(Protocol):
         """Start to add up the weight gradients of the action's stage over its replicas."""
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(NamedTuple):
     """One action as it ran: its marks on the engine's clock."""
 
     action: Action
@@ -36,8 +34,7 @@ class Executed:
     end: int
 
 
-@dataclass(frozen=True)
-class Waited:
+class Waited(NamedTuple):
     """The wait for one message: its marks on the engine's clock."""
 
     message: Message

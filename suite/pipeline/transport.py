@@ -1,6 +1,8 @@
 """Messages between pipeline ranks: preposted receives, sends that overlap compute, bytes counted."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,47 +31,35 @@ class Transport:
         scatter: Group = ALONE,
     ) -> None:
         self.streams: HostStreams | None = None  # of ranks that share a host's memory, instead of torch's backend
-        self.expected: dict[Message, int] = {}
-        self.sent: dict[Message, int] = {}
         self.group, self.shape, self.dtype, self.device, self.scatter = group, shape, dtype, device, scatter
         self.share = math.prod(shape) // scatter.size
-        self.receiving: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
-        self.sending: dict[Message, tuple[dist.Work, torch.Tensor]] = {}
+        self.receiving: dict[Message, Callable[[], torch.Tensor]] = {}  # what waits for it
+        self.sending: dict[Message, Callable[[], object]] = {}
         self.bytes_sent = 0
-
-    def _started(self, work: dist.Work | None) -> dist.Work:
-        if work is None:
-            raise RuntimeError("this rank is not part of the pipeline group it sends in")
-        return work
 
     def receive(self, message: Message) -> None:
         """Post the receive."""
         if self.streams is not None:
-            self.expected[message] = self.streams.expect(message.source)
+            number = self.streams.expect(message.source)
+            self.receiving[message] = partial(self.streams.take, message.source, number)
             return
         tensor = self.empty()
-        source = self.group.ranks[message.source]
-        self.receiving[message] = (self._started(dist.irecv(tensor, source, group=self.group.handle)), tensor)
+        work = dist.irecv(tensor, self.group.ranks[message.source], group=self.group.handle)
+        self.receiving[message] = partial(_received, _started(work), tensor)
 
     def take(self, message: Message) -> torch.Tensor:
         """Wait for a posted receive and hand its tensor over."""
-        if self.streams is not None:
-            return self.whole(self.streams.take(message.source, self.expected.pop(message)))
-        work, tensor = self.receiving.pop(message)
-        work.wait()
-        return self.whole(tensor)
+        return self.whole(self.receiving.pop(message)())
 
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change until the message is settled."""
         tensor = self.share_of(message, tensor)
         if self.streams is not None:
-            self.sent[message] = self.streams.send(message.destination, tensor)
+            number = self.streams.send(message.destination, tensor)
+            self.sending[message] = partial(self.streams.settle, message.destination, number)
             return
-        destination = self.group.ranks[message.destination]
-        self.sending[message] = (
-            self._started(dist.isend(tensor, destination, group=self.group.handle)),
-            tensor,
-        )
+        work = dist.isend(tensor, self.group.ranks[message.destination], group=self.group.handle)
+        self.sending[message] = partial(_sent, _started(work), tensor)
 
     def empty(self) -> torch.Tensor:
         """What a message is received into."""
@@ -94,7 +84,20 @@ class Transport:
 
     def settle(self, message: Message) -> None:
         """Wait for a send and let go of its tensor."""
-        if self.streams is not None:
-            self.streams.settle(message.destination, self.sent.pop(message))
-            return
-        self.sending.pop(message)[0].wait()
+        self.sending.pop(message)()
+
+
+def _started(work: dist.Work | None) -> dist.Work:
+    if work is None:
+        raise RuntimeError("this rank is not part of the pipeline group it sends in")
+    return work
+
+
+def _received(work: dist.Work, tensor: torch.Tensor) -> torch.Tensor:
+    work.wait()
+    return tensor
+
+
+def _sent(work: dist.Work, tensor: torch.Tensor) -> None:
+    """Wait; the tensor is kept until then."""
+    work.wait()

@@ -64,19 +64,30 @@ def split_of(samples: IterationSamples, begun: float, began: dict[str, float]) -
     waits, `sum` the rest of the gradients' reductions, a tied embedding's included, `norm` that of loss and gradient
     norm; both include waiting for other ranks. `update` is clipping and the optimizer.
     """
-    first = min(one.start for one in (*samples.actions[:1], *samples.waits[:1]))
-    last = samples.actions[-1].end
+    first, last = span(samples)
     waits = sum(one.end - one.start for one in samples.waits)
     norm, update = began["reducing the loss and the gradient norm"], began["updating the weights"]
     return {
         "prepare": first - begun,
         **samples.busy_by_action,
         "messages": waits,
-        "between": last - first - waits - sum(samples.busy_by_action.values()),
+        "between": between(samples),
         "sum": norm - last,
         "norm": update - norm,
         "update": samples.optimizer,
     }
+
+
+def span(samples: IterationSamples) -> tuple[float, float]:
+    """When the first action, or the wait for its input, began, and when the last action ended."""
+    return min(one.start for one in (*samples.actions[:1], *samples.waits[:1])), samples.actions[-1].end
+
+
+def between(samples: IterationSamples) -> float:
+    """Seconds that were neither an action nor a wait for a message: Python, posting receives and starting sends."""
+    first, last = span(samples)
+    waits = sum(one.end - one.start for one in samples.waits)
+    return last - first - waits - sum(samples.busy_by_action.values())
 
 
 def simulated_seconds(schedule: Schedule, ranks: list[dict[str, Any]]) -> float:
