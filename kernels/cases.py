@@ -144,7 +144,7 @@ def cases(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Case]:
         found(
             "cross_entropy",
             [random(s, b, vocabulary)],
-            [targets, 0, vocabulary, _same, _same],
+            [targets, 0, vocabulary],
             Cost(logits * e, 6 * logits, 2 * logits * e, 4 * logits),
             plain=lambda x, targets, *_: cross_entropy(x.to(wide).flatten(0, 1), targets.flatten(), reduction="sum"),
         ),
@@ -176,8 +176,3 @@ def cases(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Case]:
         ),
         found("adamw", [], [*adam, constants], Cost(7 * weights * w, 14 * weights)),
     ]
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    """What one rank combines."""
-    return tensor

@@ -11,9 +11,9 @@ def reference(tensors: Sequence[_torch.Tensor], factor: float) -> None:
         tensor.copy_(tensor * factor)
 
 
-def torch(tensors: Sequence[_torch.Tensor], factor: float) -> None:
+def torch(tensors: list[_torch.Tensor], factor: float) -> None:
     """In place, all tensors in one launch on a GPU."""
-    _torch._foreach_mul_(list(tensors), factor)
+    _torch._foreach_mul_(tensors, factor)
 
 
 def triton(tensors: Sequence[_torch.Tensor], factor: float) -> None:
