@@ -216,7 +216,7 @@ def plan_heading(rows: "Sequence[Row]") -> str:
     return ", ".join(parts)
 
 
-def _layers(counts: Sequence[int]) -> str:
+def _layers(counts: Sequence[float]) -> str:
     """Layers per stage: `8 x 1` for eight stages of one layer, or a list where they differ."""
     if len(set(counts)) == 1 and len(counts) > 1:
         return f"{len(counts)} x {counts[0]}"

@@ -7,6 +7,7 @@ from ranks import run_ranks
 
 from suite.measure.memory import LiveTensorBytes
 from suite.model.activations import fused_attention, stage_bytes
+from suite.model.split import layer_split
 
 MODEL = {"layers": 6, "hidden_size": 64, "heads": 4, "vocab_size": 256, "seq_length": 64}
 
@@ -29,7 +30,8 @@ def kept_bytes(at):
     if x is not None:
         kept += x.nbytes
     ends = stage.embedding is not None, stage.head is not None
-    return kept, stage_bytes(at, len(stage.layers), *ends, fused_attention(at))
+    halves = layer_split(at.model, at.virtual_stages, at.schedule.split)[number]
+    return kept, stage_bytes(at, halves, *ends, fused_attention(at))
 
 
 def assert_close(pairs):
@@ -69,6 +71,12 @@ def test_every_rank_keeps_what_the_formula_says(layout, sequence):
     parallel = {**dict(zip(("tensor", "pipeline", "data"), layout, strict=True)), "sequence": sequence}
     at = point(layout, model={**MODEL, "dropout": 0.1}, parallel=parallel, training={"precision": "fp32"})
     assert_close(run_ranks(at.parallel.ranks, kept_bytes, at))
+
+
+@pytest.mark.parametrize("split", [[2.5, 3.5], [3.5, 2.5]])
+def test_half_a_layer_keeps_what_the_formula_says(split):
+    at = point((1, 2, 1), {"name": "1f1b", "split": split}, model=MODEL, training={"precision": "fp32"})
+    assert_close(run_ranks(2, kept_bytes, at))
 
 
 def test_batched_attention_keeps_the_probabilities():

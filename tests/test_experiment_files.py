@@ -141,7 +141,12 @@ def test_a_file_without_scales_has_the_scale_laptop_and_its_stem_as_name(tmp_pat
         (
             BASE + "schedule: {split: [1, two]}\n",
             "experiment.yaml:3:19: schedule.split: got [1, 'two']; it must be a list in which every entry is "
-            "a whole number of at least 1",
+            "a multiple of 0.5 of at least 0.5",
+        ),
+        (
+            BASE + "schedule: {split: [1, 1.4]}\n",
+            "experiment.yaml:3:19: schedule.split: got [1, 1.4]; it must be a list in which every entry is "
+            "a multiple of 0.5 of at least 0.5; nearest: [1, 1.5]",
         ),
         (
             BASE + "sweep: {grid: {tensor: 2}}\n",

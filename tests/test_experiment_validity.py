@@ -91,6 +91,11 @@ def test_a_valid_point_breaks_nothing():
             "2 that sum to 9; schedule.split=[4, 4] would work",
         ),
         (
+            {"parallel": {"pipeline": 2}, "schedule": {"split": [4.5, 4]}},
+            "schedule.split=[4.5, 4]: it must have 2 entries, one per virtual stage, that sum to 8 layers, "
+            "and it has 2 that sum to 8.5; schedule.split=[4, 4] would work",
+        ),
+        (
             {"schedule": {"cap": 2}},
             "schedule.cap=2: 1f1b has no limit to choose on the microbatches in flight; leave schedule.cap out, or use "
             "schedule=list",

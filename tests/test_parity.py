@@ -73,6 +73,22 @@ def test_order_of_the_dimensions_changes_nothing(order):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("layout", "schedule", "sections"),
+    [
+        ((1, 2, 1), {"name": "1f1b", "split": [2.5, 1.5]}, {}),
+        ((1, 2, 1), {"name": "zb-v", "split": [0.5, 1.5, 0.5, 1.5]}, {}),
+        ((2, 2, 1), {"name": "interleaved", "chunks": 2, "split": [1.5, 1, 0.5, 1]}, {"parallel": {"sequence": True}}),
+        ((1, 2, 1), {"name": "1f1b", "split": [1.5, 2.5]}, {"training": {"recompute": "full", "recompute_layers": 2}}),
+    ],
+)
+def test_stages_that_begin_or_end_within_a_layer_change_nothing(layout, schedule, sections):
+    parallel = dict(zip(("tensor", "pipeline", "data"), layout, strict=True)) | sections.get("parallel", {})
+    at = point(layout, schedule, **sections | {"parallel": parallel})
+    assert_parity(gradients(at), single(4, 8, 1, True))
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("layout", [(2, 2, 1), (1, 2, 2)])
 def test_untied_head_has_the_single_process_gradients(layout):
     at = point(layout, "interleaved", model={"tied_embeddings": False})

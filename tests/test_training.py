@@ -248,6 +248,7 @@ SIZES = [
     ((4, 2, 1), {"name": "interleaved", "chunks": 3}, {"layers": 11}),
     ((2, 2, 1), INTERLEAVED, {"tied_embeddings": False}),
     ((1, 2, 1), {"name": "1f1b", "split": [1, 3]}, {}),
+    ((2, 2, 1), {"name": "1f1b", "split": [1.5, 2.5]}, {}),
     ((1, 4, 1), "zb-v", {"layers": 9}),
     ((2, 2, 1), {"name": "hanayo", "chunks": 4}, {"layers": 9, "tied_embeddings": False}),
     ((1, 4, 1), "chimera", {"layers": 5}),

@@ -122,6 +122,8 @@ def _describe(kind: Any, value: Any = None) -> str:
     if get_origin(base) is dict:
         return f"a mapping in which every value is {_describe(get_args(base)[1])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[base]
+    if (step := _step(constraints)) is not None:
+        words = f"a multiple of {step}"
     bounds = _bounds(constraints)
     if not (isinstance(value, int | float) and value > bounds.get("le", value)):
         bounds.pop("le", None)
@@ -140,14 +142,21 @@ def _bounds(constraints: Iterable[Any]) -> dict[str, Any]:
     }
 
 
+def _step(constraints: Iterable[Any]) -> Any:
+    """What a number has to be a multiple of, among a type's constraints; None where there is no such one."""
+    return next((one.multiple_of for one in constraints if hasattr(one, "multiple_of")), None)
+
+
 def _candidates(value: Any, kind: Any) -> Iterable[Any]:
     """Values that the user may have meant, likeliest first; the caller tries each."""
-    if isinstance(value, list):
-        yield tuple(next(iter(_candidates(item, kind)), item) for item in value)
     for option in _options(kind):
         base, constraints = _constraints(option)
         if get_origin(base) is tuple:
-            base, constraints = _constraints(get_args(base)[0])
+            entry = Rule("", get_args(base)[0], False, None)
+            if isinstance(value, list):
+                meant = ((c for c in _candidates(item, entry.kind) if entry.accepts(c)) for item in value)
+                yield tuple(next(words, item) for words, item in zip(meant, value, strict=True))
+            base, constraints = _constraints(entry.kind)
         if get_origin(base) is Literal and isinstance(value, str):
             close = nearest(value, get_args(base))
             if close is not None:
@@ -164,7 +173,8 @@ def _candidates(value: Any, kind: Any) -> Iterable[Any]:
                 continue
             yield value
             if abs(value) < 1e15:
-                yield round(value)
+                step = _step(constraints) or 1
+                yield round(value / step) * step
             bounds = _bounds(constraints)
             if value < bounds.get("ge", value):
                 yield bounds["ge"]

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from suite.experiment.models import MODELS
@@ -23,6 +23,12 @@ MOST_LAYERS = MOST_ACTIONS // 2  # one per virtual stage of the longest schedule
 # Strict scalars: `true` is not 1, "4" is not 4 and 2.0 is not a count. A whole number may stand for a float.
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Layers = Annotated[int, Field(strict=True, ge=1, le=MOST_LAYERS)]
+Halves = Annotated[
+    float,
+    Field(strict=True, ge=0.5, multiple_of=0.5, le=MOST_LAYERS),
+    AfterValidator(lambda number: int(number) if number.is_integer() else number),
+    PlainSerializer(lambda number: number),  # 4 stays 4 in records and ids
+]
 Whole = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # times a million it is still a seed that torch takes
 Flag = Annotated[bool, Field(strict=True)]
@@ -109,8 +115,9 @@ class Schedule(Section):
     `group`: microbatches per group of the interleaved schedules; left out, the pipeline size. `cap`: microbatches in
     flight, in shares of a rank. `base`: the schedule that `readiness` takes as its hint; left out, 1f1b. `costs`:
     time of F, B and W that `list` makes its order for; `latency`: that of a message; `kept`: the share of a
-    microbatch's activations that its `cap` counts between B and W. `split`: layers per virtual stage. `digest`: a hash
-    of the file's content, which a plan fills in: the same program is the same point under any path.
+    microbatch's activations that its `cap` counts between B and W. `split`: layers per virtual stage, of which half a
+    one is its attention or its feed-forward part. `digest`: a hash of the file's content, which a plan fills in: the
+    same program is the same point under any path.
     """
 
     name: ScheduleName = "1f1b"
@@ -118,7 +125,7 @@ class Schedule(Section):
     group: Count | None = None
     cap: Count | None = None
     base: ScheduleName | None = None
-    split: tuple[Count, ...] | None = None
+    split: tuple[Halves, ...] | None = None
     file: str | None = None
     digest: str | None = None
     costs: tuple[Rate, Rate, Rate] = (1.0, 1.0, 1.0)

@@ -76,7 +76,7 @@ def _layout(point: Point, cluster: Cluster, source: Source) -> list[str]:
             works = f"schedule.split={shown([each + 1] * rest + [each] * (stages - rest))}"
         found.append(
             f"schedule.split={shown(split)}: it must have {stages} entries, one per virtual stage, that sum "
-            f"to {layers} layers, and it has {len(split)} that sum to {sum(split)}; {works} would work"
+            f"to {layers} layers, and it has {len(split)} that sum to {sum(split):.15g}; {works} would work"
         )
     if len(set(parallel.order)) != len(parallel.order):
         found.append(

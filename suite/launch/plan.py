@@ -11,7 +11,7 @@ from suite.experiment.hardware import Hardware
 from suite.experiment.point import Point
 from suite.measure.flops import TRAINING_TOKENS, model_flops, parameters
 from suite.model.sizes import state_bytes
-from suite.model.split import layer_split
+from suite.model.split import layer_counts, layer_split
 from suite.pipeline.program import ScheduleError
 
 if TYPE_CHECKING:  # what predicts is imported where something is predicted, so that other plans start quickly
@@ -28,7 +28,7 @@ class Row:
     planned: Planned
     ranks: int | None = None
     microbatches: int | None = None
-    layers_per_stage: tuple[int, ...] | None = None
+    layers_per_stage: tuple[float, ...] | None = None
     parameters: int | None = None
     model_flops: int | None = None  # per iteration
     state_bytes: int | None = None  # values, gradients and optimizer state of the fullest rank
@@ -82,7 +82,7 @@ def row(planned: Planned, cluster: Callable[[str], Cluster]) -> Row:
     if not planned.valid:
         return sizes
     split = layer_split(point.model, point.virtual_stages, point.schedule.split)
-    whole = replace(sizes, layers_per_stage=tuple(len(layers) for layers in split), state_bytes=state_bytes(point))
+    whole = replace(sizes, layers_per_stage=tuple(layer_counts(split)), state_bytes=state_bytes(point))
     hardware = cluster(point.cluster).hardware_for(point)
     return whole if hardware is None else _predicted(whole, point, hardware)
 

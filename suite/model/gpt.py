@@ -16,7 +16,7 @@ from suite.kernels.registry import Kernels
 from suite.measure.flops import padded_vocab
 from suite.model.dropout import Dropout
 from suite.model.recompute import recomputed
-from suite.model.split import layer_split
+from suite.model.split import layer_split, layers_of
 from suite.parallel.parameters import ModelParameter, ParameterSpec, create_parameter
 from suite.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorRanks, column_linear
 from suite.parallel.vocab_parallel import vocab_cross_entropy, vocab_embedding
@@ -134,24 +134,51 @@ class FeedForward(nn.Module):
         return self.contract(self.kernel(*self.build.with_bias(self.expand(x), self.expand.bias)))
 
 
-class Layer(nn.Module):
-    """One transformer layer: attention and feed-forward, each behind a layer norm and a residual."""
+class AttentionPart(nn.Module):
+    """A layer's attention, behind a layer norm and with a residual."""
 
     def __init__(self, layer: int, build: Build) -> None:
         super().__init__()
         self.layer, self.build, self.kernel = layer, build, build.kernels.bias_dropout_add
-        self.norm1 = LayerNorm(f"layers.{layer}.norm1", build)
+        self.norm = LayerNorm(f"layers.{layer}.norm1", build)
         self.attention = Attention(layer, build)
-        self.norm2 = LayerNorm(f"layers.{layer}.norm2", build)
+
+    def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
+        y, bias = self.build.with_bias(self.attention(self.norm(x), dropout), self.attention.output.bias)
+        row = self.build.tensor.first_row(x.shape[0])
+        return self.kernel(y, bias, x, dropout.hidden_mask(y, self.layer, "attention_output", row))
+
+
+class FeedForwardPart(nn.Module):
+    """A layer's feed-forward network, behind a layer norm and with a residual."""
+
+    def __init__(self, layer: int, build: Build) -> None:
+        super().__init__()
+        self.layer, self.build, self.kernel = layer, build, build.kernels.bias_dropout_add
+        self.norm = LayerNorm(f"layers.{layer}.norm2", build)
         self.mlp = FeedForward(layer, build)
 
     def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
+        y, bias = self.build.with_bias(self.mlp(self.norm(x)), self.mlp.contract.bias)
         row = self.build.tensor.first_row(x.shape[0])
-        y, bias = self.build.with_bias(self.attention(self.norm1(x), dropout), self.attention.output.bias)
-        x = self.kernel(y, bias, x, dropout.hidden_mask(y, self.layer, "attention_output", row))
-        y, bias = self.build.with_bias(self.mlp(self.norm2(x)), self.mlp.contract.bias)
         return self.kernel(y, bias, x, dropout.hidden_mask(y, self.layer, "mlp_output", row))
+
+
+class Layer(nn.Module):
+    """One transformer layer, or the half of it that a stage has; see `layer_split` for their numbers."""
+
+    def __init__(self, layer: int, halves: range, build: Build) -> None:
+        super().__init__()
+        kinds = (AttentionPart, FeedForwardPart)
+        self.parts = nn.ModuleList(kinds[half % 2](layer, build) for half in halves)
+
+    def forward(self, x: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+        """[s, b, h] -> [s, b, h]; with sequence parallelism this rank's rows [s/t, b, h] of both."""
+        for part in self.parts:
+            x = part(x, dropout)
+        return x
 
 
 class Embedding(nn.Module):
@@ -210,14 +237,15 @@ class Head(nn.Module):
 class Stage(nn.Module):
     """One virtual stage: its layers, with the embedding on the first and the head on the last."""
 
-    def __init__(self, build: Build, layers: range, first: bool, last: bool, tied_to: ModelParameter | None) -> None:
+    def __init__(self, build: Build, halves: range, first: bool, last: bool, tied_to: ModelParameter | None) -> None:
         super().__init__()
         self.embedding = Embedding(build) if first else None
-        self.layers = nn.ModuleList(Layer(layer, build) for layer in layers)
+        layers = layers_of(halves)
+        self.layers = nn.ModuleList(Layer(layer, own, build) for layer, own in layers.items())
         every = build.training.recompute_layers if build.training.recompute == "full" else 0
         self.blocks = [self.layers[start : start + every] for start in range(0, len(layers), every)] if every else []
-        own = self.embedding.word if self.embedding is not None else tied_to
-        self.head = Head(build, own) if last else None
+        word = self.embedding.word if self.embedding is not None else tied_to
+        self.head = Head(build, word) if last else None
 
     def hidden(self, x: torch.Tensor | None, microbatch: Microbatch) -> torch.Tensor:
         """The activations [s, b, h] after this stage's last layer."""

@@ -2,19 +2,20 @@
 
 from suite.experiment.point import Model, Point
 from suite.measure.flops import padded_vocab
-from suite.model.split import layer_split
+from suite.model.split import layer_split, parts
 from suite.pipeline.generators import placement
 
 # bytes of a parameter: its value, its main gradient, and the master weight that a 16-bit value has beside it
 _BYTES = {"fp32": (4, 4, 0), "fp64": (8, 8, 0), "bf16": (2, 4, 4), "fp16": (2, 4, 4)}
 
 
-def layer_parameters(model: Model, tensor: int) -> int:
-    """Parameters of one layer on one tensor rank."""
+def half_parameters(model: Model, tensor: int) -> tuple[int, int]:
+    """Parameters of a layer's attention and feed-forward part on one tensor rank.
+
+    Each has a norm, and the bias of its row-parallel layer, whole.
+    """
     h, f = model.hidden_size, model.ffn_hidden_size
-    sharded = 3 * h * h + 3 * h + h * h + h * f + f + f * h
-    whole = 4 * h + 2 * h  # two norms; the biases of the two row-parallel layers
-    return sharded // tensor + whole
+    return (3 * h * h + 3 * h + h * h) // tensor + 3 * h, (h * f + f + f * h) // tensor + 3 * h
 
 
 def rank_parameters(point: Point) -> list[int]:
@@ -25,12 +26,13 @@ def rank_parameters(point: Point) -> list[int]:
     model, tensor, last = point.model, point.parallel.tensor, point.virtual_stages - 1
     split = layer_split(model, point.virtual_stages, point.schedule.split)
     word = padded_vocab(model.vocab_size, tensor) // tensor * model.hidden_size
-    layer = layer_parameters(model, tensor)
+    attention, feed_forward = half_parameters(model, tensor)
     counts = [0] * point.parallel.pipeline
     replicas = placement(point.schedule, point.parallel.pipeline)
     for hosts in replicas:
         for stage, rank in enumerate(hosts):
-            counts[rank] += len(split[stage]) * layer
+            attentions, feed_forwards = parts(split[stage])
+            counts[rank] += attentions * attention + feed_forwards * feed_forward
         counts[hosts[0]] += model.seq_length * model.hidden_size + word
         counts[hosts[last]] += 2 * model.hidden_size + word
     if model.tied_embeddings:

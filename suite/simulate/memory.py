@@ -14,9 +14,9 @@ from suite.experiment.hardware import Hardware
 from suite.experiment.pace import BYTES
 from suite.experiment.point import Point
 from suite.measure.flops import padded_vocab
-from suite.model.activations import core_bytes, deferred_bytes, layer_bytes, sequence_shares, stage_bytes
-from suite.model.sizes import layer_parameters, rank_parameters
-from suite.model.split import layer_split
+from suite.model.activations import core_bytes, deferred_bytes, half_bytes, sequence_shares, stage_bytes
+from suite.model.sizes import half_parameters, rank_parameters
+from suite.model.split import layer_split, layers_of
 from suite.pipeline.graph import BW, KINDS, B, F, W
 from suite.pipeline.program import Schedule
 
@@ -111,8 +111,7 @@ def _activations(point: Point, hardware: Hardware, schedule: Schedule) -> list[t
     """
     split = layer_split(point.model, point.virtual_stages, point.schedule.split)
     stages = [
-        _Stage(point, hardware, len(layers), number == 0, number == len(split) - 1)
-        for number, layers in enumerate(split)
+        _Stage(point, hardware, halves, number == 0, number == len(split) - 1) for number, halves in enumerate(split)
     ]
     kept, deferred, ahead, behind = (
         np.array(column) for column in zip(*((s.kept, s.deferred, s.ahead, s.behind) for s in stages), strict=True)
@@ -149,27 +148,28 @@ class _Stage:
     other is left out.
     """
 
-    def __init__(self, point: Point, hardware: Hardware, layers: int, first: bool, last: bool) -> None:
-        model, tensor, fused = point.model, point.parallel.tensor, _fused_core(point, hardware)
-        element = BYTES[point.training.precision]
+    def __init__(self, point: Point, hardware: Hardware, halves: range, first: bool, last: bool) -> None:
+        model, training, tensor = point.model, point.training, point.parallel.tensor
+        fused = _fused_core(point, hardware)
+        element = BYTES[training.precision]
         wide = max(4, element)
-        rows = model.seq_length * point.training.microbatch
+        rows = model.seq_length * training.microbatch
         hidden = rows * model.hidden_size * element // sequence_shares(point)
         vocabulary = padded_vocab(model.vocab_size, tensor) // tensor
         logits, word = rows * vocabulary, vocabulary * model.hidden_size * element
-        self.kept = stage_bytes(point, layers, first, last, fused)
+        self.kept = stage_bytes(point, halves, first, last, fused)
         if hardware.software.keeps_outputs and not last:
             self.kept += hidden
-        self.deferred = deferred_bytes(point, layers, first, last)
+        self.deferred = deferred_bytes(point, halves, first, last)
 
         always = 2 * hidden if point.parallel.pipeline > 1 else 0  # a message on its way in, one on its way out
         if point.parallel.sharding == "zero3":
-            always += element * layer_parameters(model, tensor) + word
+            always += element * sum(half_parameters(model, tensor)) + word
         again = {
             "none": 0,
             "selective": core_bytes(point, fused),
-            "full": min(layers, point.training.recompute_layers) * layer_bytes(point, fused) - hidden,
-        }[point.training.recompute]
+            "full": sum(half_bytes(point, fused)) * min(len(layers_of(halves)), training.recompute_layers) - hidden,
+        }[training.recompute]
         inner = rows * model.ffn_hidden_size * element // tensor
         accumulated, added = hardware.software.fused_accumulation, hardware.software.added_rows
         weight = 0 if accumulated else model.ffn_hidden_size * model.hidden_size * element // tensor

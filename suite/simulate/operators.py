@@ -42,6 +42,11 @@ class Passes:
             self.weight_gradient + other.weight_gradient,
         )
 
+    @property
+    def seconds(self) -> float:
+        """All three together."""
+        return self.forward.seconds + self.input_gradient.seconds + self.weight_gradient.seconds
+
     def __mul__(self, factor: float) -> "Passes":
         return Passes(self.forward * factor, self.input_gradient * factor, self.weight_gradient * factor)
 
@@ -80,6 +85,18 @@ class Operators:
         waiting = Passes(Spent(launch=waits / 3), Spent(launch=2 * waits / 3))
         kernels = sum(counts[self._fused(operator)] for operator, counts in _KERNELS.items())
         return self._launched(passes + self.core(), kernels, _LAYER_MASKS) + waiting
+
+    def halves(self) -> tuple[Passes, Passes]:
+        """A layer's attention and its feed-forward part.
+
+        What is beside the products and the core belongs to them in the same proportion.
+        """
+        h, f, t = self.point.model.hidden_size, self.point.model.ffn_hidden_size, self.tensor
+        attention = self.linear(h, 3 * h // t) + self.linear(h // t, h) + self.core()
+        feed_forward = self.linear(h, f // t) + self.linear(f // t, h)
+        share = attention.seconds / (attention.seconds + feed_forward.seconds)
+        layer = self.layer()
+        return layer * share, layer * (1.0 - share)
 
     def linear(self, inputs: int, outputs: int) -> Passes:
         """A linear layer of this rank without its bias; its weight's gradient is added to those before."""

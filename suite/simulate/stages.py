@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from suite.experiment.hardware import Hardware
 from suite.experiment.pace import message_bytes
 from suite.experiment.point import Point
-from suite.model.split import layer_split
+from suite.model.split import layer_split, parts
 from suite.pipeline.program import BACKWARD, FORWARD, INPUT_GRADIENT, RECOMPUTE, WEIGHT_GRADIENT
 from suite.simulate.network import Group, all_gather, message, stride
 from suite.simulate.operators import Operators, Passes
-from suite.simulate.spent import Spent
+from suite.simulate.spent import NOTHING, Spent
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,19 @@ def stages(operators: Operators, hosts: Sequence[int]) -> list[Stage]:
     """
     point, hardware = operators.point, operators.hardware
     split = layer_split(point.model, point.virtual_stages, point.schedule.split)
-    layer, last = operators.layer(), len(split) - 1
-    again = {"none": Spent(), "selective": operators.core().forward, "full": layer.forward}[point.training.recompute]
-    layer += Passes(input_gradient=again)
+    last = len(split) - 1
+    attention, feed_forward = operators.halves()
+    core = operators.core().forward
+    kept = NOTHING, NOTHING
+    again = {"none": kept, "selective": (core, NOTHING), "full": (attention.forward, feed_forward.forward)}
+    attention, feed_forward = (
+        half + Passes(input_gradient=forward)
+        for half, forward in zip((attention, feed_forward), again[point.training.recompute], strict=True)
+    )
     found = []
-    for stage, layers in enumerate(split):
-        passes = layer * len(layers) + operators.action()
+    for stage, halves in enumerate(split):
+        attentions, feed_forwards = parts(halves)
+        passes = attention * attentions + feed_forward * feed_forwards + operators.action()
         if stage == 0:
             passes += operators.embedding()
         if stage == last:

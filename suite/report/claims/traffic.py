@@ -46,7 +46,7 @@ def _plain(lens: Lens) -> tuple[Sample, dict[str, int]]:
 def _per_layer(lens: Lens) -> float:
     """All-reduces of b s h elements per layer; the first stage has one more, of its embedding."""
     sample, sent = _plain(lens)
-    layers = len(layer_split(sample.point.model, pipeline(sample.point), sample.point.schedule.split)[0])
+    layers = len(layer_split(sample.point.model, pipeline(sample.point), sample.point.schedule.split)[0]) / 2
     return (sent["tensor"] / _activation(sample) - 1) / layers
 
 

@@ -96,7 +96,7 @@ def peers_step_alone(at: Point) -> Step:
     return peers_step(at, Recipe())
 
 
-def _described(at: Point, schedule: str, split: tuple[int, ...] | None) -> str:
+def _described(at: Point, schedule: str, split: tuple[float, ...] | None) -> str:
     microbatch = f"b={at.training.microbatch}"
     if at.parallel.pipeline == 1:
         return microbatch
@@ -114,14 +114,14 @@ def matches() -> dict[str, Match]:
     return {match.name: match for match in (*_pipelines(), *_others())}
 
 
-_SUITES_PIPELINES: tuple[tuple[str, tuple[int, ...]], ...] = (
+_SUITES_PIPELINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("1f1b", (5, 3)),
     ("interleaved", (3, 2, 2, 1)),
     ("zb-h1", (5, 3)),
     ("interleaved-zb", (3, 2, 2, 1)),
     ("zb-v", (2, 2, 3, 1)),
 )
-_TORCHS_PIPELINES: tuple[tuple[str, tuple[int, ...]], ...] = (
+_TORCHS_PIPELINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("1f1b", (5, 3)),
     ("interleaved", (3, 2, 2, 1)),
     ("interleaved-zb", (3, 2, 2, 1)),

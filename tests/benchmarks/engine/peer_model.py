@@ -3,7 +3,7 @@
 Parameters have the names, shapes and initial values of the suite's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
@@ -49,19 +49,23 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer."""
+    """One transformer layer, or the half of it that a stage has: 0 its attention, 1 its feed-forward part."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, halves: Collection[int]) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(model.hidden_size)
-        self.attention = Attention(model)
-        self.norm2 = nn.LayerNorm(model.hidden_size)
-        self.mlp = FeedForward(model)
+        self.halves = halves
+        if 0 in halves:
+            self.norm1 = nn.LayerNorm(model.hidden_size)
+            self.attention = Attention(model)
+        if 1 in halves:
+            self.norm2 = nn.LayerNorm(model.hidden_size)
+            self.mlp = FeedForward(model)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s, h] -> [b, s, h]."""
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        if 0 in self.halves:
+            x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x)) if 1 in self.halves else x
 
 
 class Embedding(nn.Module):
@@ -78,13 +82,14 @@ class Embedding(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Some of the layers, with the embedding if they are the first, and final norm and head if they are the last."""
+    """Some half layers, with the embedding if they are the first, and final norm and head if they are the last."""
 
-    def __init__(self, model: Model, layers: Sequence[int]) -> None:
+    def __init__(self, model: Model, halves: Sequence[int]) -> None:
         super().__init__()
-        first, last = layers[0] == 0, layers[-1] == model.layers - 1
+        first, last = halves[0] == 0, halves[-1] == 2 * model.layers - 1
         self.embedding = Embedding(model) if first else None
-        self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in layers})
+        layers = {half // 2: {other % 2 for other in halves if other // 2 == half // 2} for half in halves}
+        self.layers = nn.ModuleDict({str(layer): Layer(model, own) for layer, own in layers.items()})
         self.final_norm = nn.LayerNorm(model.hidden_size) if last else None
         self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=False) if last else None
         if self.embedding is not None and self.head is not None:
@@ -113,8 +118,8 @@ def suites_weights(point: Point) -> dict[str, torch.Tensor]:
     return weights | {"head.weight": weights["embedding.word.weight"]}
 
 
-def gpt(point: Point, layers: Sequence[int], weights: dict[str, torch.Tensor]) -> Gpt:
-    """Some layers of the point's model, with these weights."""
-    made = Gpt(point.model, layers)
+def gpt(point: Point, halves: Sequence[int], weights: dict[str, torch.Tensor]) -> Gpt:
+    """Some half layers of the point's model, with these weights."""
+    made = Gpt(point.model, halves)
     made.load_state_dict({name: weights[name] for name in made.state_dict()})
     return made

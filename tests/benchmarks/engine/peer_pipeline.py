@@ -24,11 +24,12 @@ SCHEDULES: Mapping[str, Any] = {
 ZIGZAG = "zb-v"  # goes down the ranks and up again; the others go round
 
 
-def hosted(schedule: str, split: Sequence[int], rank: int, size: int) -> dict[int, range]:
-    """The layers of the stages that a pipeline rank has, by stage; `split` are the layers of each."""
-    ends = list(accumulate(split))
+def hosted(schedule: str, split: Sequence[float], rank: int, size: int) -> dict[int, range]:
+    """The half layers of the stages that a pipeline rank has, by stage; `split` are the layers of each."""
+    halves = [int(2 * layers) for layers in split]
+    ends = list(accumulate(halves))
     hosts = [*range(size), *reversed(range(size))] if schedule == ZIGZAG else [s % size for s in range(len(split))]
-    return {s: range(ends[s] - split[s], ends[s]) for s, host in enumerate(hosts) if host == rank}
+    return {s: range(ends[s] - halves[s], ends[s]) for s, host in enumerate(hosts) if host == rank}
 
 
 class Pipeline:

@@ -45,11 +45,11 @@ class PeerStep:
         parallel, model = point.parallel, point.model
         self.meshes = _meshes(point)
         self.data, self.pipeline, self.tensor = (_place(self.meshes.get(n)) for n in ("data", "pipeline", "tensor"))
-        layers = {0: range(model.layers)}
+        halves = {0: range(2 * model.layers)}
         if parallel.pipeline > 1:
-            layers = hosted(recipe.schedule, recipe.split, self.pipeline, parallel.pipeline)
+            halves = hosted(recipe.schedule, recipe.split, self.pipeline, parallel.pipeline)
         weights = suites_weights(point)
-        stages = {stage: gpt(point, of_stage, weights) for stage, of_stage in layers.items()}
+        stages = {stage: gpt(point, of_stage, weights) for stage, of_stage in halves.items()}
         self.word_here = _tie(list(stages.values()))
         if parallel.tensor > 1:
             for stage in stages.values():

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 
 def split_over(gpt: Gpt, mesh: DeviceMesh, sequence: bool) -> None:
-    """Split the parameters of some layers over the mesh, and with `sequence` the activations between them.
+    """Split the parameters of some whole layers over the mesh, and with `sequence` the activations between them.
 
     A tied weight is two afterwards. The embedding's rows are the head's outputs, so both are split alike.
     """

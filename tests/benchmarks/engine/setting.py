@@ -22,7 +22,7 @@ def point(
     layout: Layout,
     microbatch: int,
     schedule: str = "1f1b",
-    split: tuple[int, ...] | None = None,
+    split: tuple[float, ...] | None = None,
     shape: Mapping[str, Any] = GPT,
     batch: int = BATCH,
 ) -> Point:
