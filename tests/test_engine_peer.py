@@ -13,14 +13,14 @@ RECIPES = {  # by layout
     (1, 1, 1): [Recipe()],
     (1, 2, 1): [
         Recipe("1f1b", (3, 1)),
-        Recipe("interleaved", (1, 1, 1, 1)),
+        Recipe("interleaved", (1, 1.5, 0.5, 1)),
         Recipe("interleaved-zb", (1, 1, 1, 1)),
-        Recipe("zb-v", (1, 1, 1, 1)),
+        Recipe("zb-v", (0.5, 1.5, 1, 1)),
     ],
     (2, 1, 1): [Recipe()],
     (1, 1, 2): [Recipe()],
     (1, 2, 2): [Recipe("1f1b", (3, 1)), Recipe("interleaved", (1, 1, 1, 1))],
-    (2, 2, 2): [Recipe("1f1b", (3, 1), sequence=True)],
+    (2, 2, 2): [Recipe("1f1b", (2.5, 1.5), sequence=True)],
 }
 
 

@@ -32,7 +32,7 @@ class Recipe:
     """How torch's parts are put together: a key of `SCHEDULES`, the layers of every stage, and options."""
 
     schedule: str = "1f1b"
-    split: tuple[int, ...] = ()
+    split: tuple[float, ...] = ()
     sequence: bool = False
     compiled: bool = False
 

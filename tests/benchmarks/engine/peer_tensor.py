@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 
 def split_over(gpt: Gpt, mesh: DeviceMesh, sequence: bool) -> None:
-    """Split the parameters of some whole layers over the mesh, and with `sequence` the activations between them.
+    """Split the parameters of some half layers over the mesh, and with `sequence` the activations between them.
 
     A tied weight is two afterwards. The embedding's rows are the head's outputs, so both are split alike.
     """
@@ -30,15 +30,15 @@ def split_over(gpt: Gpt, mesh: DeviceMesh, sequence: bool) -> None:
         plan["embedding.word"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
         if sequence:
             plan["embedding"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=rows)
-    for layer in gpt.layers:
-        at = f"layers.{layer}"
-        for part, first, second in (("attention", "qkv", "output"), ("mlp", "expand", "contract")):
+    for name, layer in gpt.layers.items():
+        at = f"layers.{name}"
+        kinds = (("attention", "qkv", "output", "norm1"), ("mlp", "expand", "contract", "norm2"))
+        for part, first, second, norm in (kinds[half] for half in sorted(layer.halves)):
             plan[f"{at}.{part}.{first}"] = ColwiseParallel()
             plan[f"{at}.{part}.{second}"] = RowwiseParallel(output_layouts=rows)
             if sequence:
                 plan[f"{at}.{part}"] = PrepareModuleInput(input_layouts=(rows,), desired_input_layouts=(Replicate(),))
-        if sequence:
-            plan[f"{at}.norm1"] = plan[f"{at}.norm2"] = SequenceParallel()
+                plan[f"{at}.{norm}"] = SequenceParallel()
     if gpt.head is not None:
         plan["head"] = ColwiseParallel(input_layouts=rows)
         if sequence:
