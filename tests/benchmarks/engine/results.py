@@ -15,7 +15,7 @@ from suite.pipeline.generators import generate
 from suite.regression.paired import Effect, effect_of
 
 LOSS_TOLERANCE = 1e-5  # relative, to the single process
-QUIET = 0.05  # cores that other processes may keep busy
+QUIET = 0.2  # cores that others may keep busy, a virtual machine's host and the error of clock ticks among them
 ENGINE_LIMIT = 1.03  # measured over simulated with the iteration's own action times, at two pipeline ranks alone
 
 
