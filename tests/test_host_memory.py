@@ -110,23 +110,21 @@ def test_ranks_of_several_hosts_use_both_ways():
     assert run_ranks(4, apart) == [[1, 2], [1, 4], [5, 2], [5, 4]]
 
 
-def streamed() -> list[float]:
-    """Each rank first sends more than there are slots, and takes the last first."""
+def streamed() -> list[list[float]]:
+    """Each rank first sends more than there are slots, keeps none of them, and takes the last first."""
     rank, size = dist.get_rank(), dist.get_world_size()
     streams = host_streams.open_streams(range(size), torch.empty(3, dtype=torch.float64))
     assert streams is not None
     after, before = (rank + 1) % size, (rank - 1) % size
-    tensors = [torch.full((3,), 100.0 * rank + number, dtype=torch.float64) for number in range(20)]
-    sent = [streams.send(after, tensor) for tensor in tensors]
-    expected = [streams.expect(before) for _ in tensors]
+    sent = [streams.send(after, torch.full((3,), 100.0 * rank + i, dtype=torch.float64)) for i in range(20)]
+    expected = [streams.expect(before) for _ in sent]
     taken = [streams.take(before, number) for number in reversed(expected)]
-    for number, tensor in zip(sent, tensors, strict=True):
+    for number in sent:
         streams.settle(after, number)
-        tensor.zero_()
-    return [tensor[2].item() for tensor in reversed(taken)]
+    return [tensor.tolist() for tensor in reversed(taken)]
 
 
 def test_messages_arrive_whole_and_in_order_though_nobody_takes_them_for_long():
     results = run_ranks(3, streamed)
     for rank, values in enumerate(results):
-        assert values == [100.0 * ((rank - 1) % 3) + number for number in range(20)]
+        assert values == [[100.0 * ((rank - 1) % 3) + number] * 3 for number in range(20)]

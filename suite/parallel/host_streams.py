@@ -88,7 +88,8 @@ class HostStreams:
         queue, here = self.queued[destination], self.memory.index
         while queue and self.written[destination] - self.memory.counted(self._read(here, destination)) < SLOTS:
             number = self.written[destination]
-            ctypes.memmove(self._slot(here, destination, number), queue.popleft().data_ptr(), self.bytes)
+            tensor = queue.popleft()  # by name: memory that nobody holds any longer is another's during the copy
+            ctypes.memmove(self._slot(here, destination, number), tensor.data_ptr(), self.bytes)
             self.written[destination] = number + 1
             self.memory.count(self._written(here, destination), number + 1)
 
