@@ -5,6 +5,7 @@
 #   2. the device's copy bandwidth and every kernel's against it, forward and backward    -> results/kernels/<device>.json
 #   3. iterations of the largest GPT that the time allows (1.7 billion parameters, bf16), with every set of kernels, with
 #      HFU and MFU: records as every run leaves them, and a report                        -> results/runs/kernels/gpu
+#   4. the engine beside plain torch and torch.compile, one process, in turns            -> results/kernels/engine-<device>
 #
 # PYTHON=... chooses the interpreter, RESULTS=... another folder than results. Without apex, or Triton (which needs a C
 # compiler for its launchers), its parts are skipped, and that is said. The engine has no CUDA graphs and does not call
@@ -52,6 +53,14 @@ status=0
 "${suite[@]}" run kernels --scale "$scale" --fresh --results "$RESULTS/runs" "${overrides[@]}" || status=$?
 [ "$status" -le 1 ] || exit "$status" # 1: some points failed or cannot run here, which their records say
 "${suite[@]}" report kernels --results "$RESULTS/runs" --out "$RESULTS/kernels/report-$name"
+
+if [ "$device" = cuda ]; then
+    echo "== the engine beside torch's own parts"
+    PYTHONPATH="$PWD/tests:$PYTHONPATH" "$PYTHON" -m benchmarks.engine single --device cuda --pairs 10 \
+        --out "$RESULTS/kernels/engine-$name" || echo "ended with $?: a gate does not hold, see the table, or it failed"
+else
+    skipped+=("the engine beside torch's own parts, which 'make bench-engine LAYOUTS=single' times on a processor")
+fi
 
 echo "== done in $(($(date +%s) - started)) s"
 for one in "${skipped[@]}"; do

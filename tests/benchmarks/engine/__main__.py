@@ -16,7 +16,7 @@ from benchmarks.engine.contenders import Match, has_compiler, matches, peers_ste
 from benchmarks.engine.results import Result
 from benchmarks.engine.setting import BATCH, GPT, point
 from benchmarks.engine.table import table
-from benchmarks.engine.turns import gemm_peaks, losses, turns
+from benchmarks.engine.turns import gemm_peaks, gpu_name, losses, turns
 
 from suite.measure.provenance import libraries, revision
 from suite.regression.calibration import machine
@@ -27,13 +27,14 @@ LEAST_PAIRS = 8  # fewer have hardly an interval
 
 def main() -> int:
     """Measure the matches asked for."""
-    known = matches()
     parser = argparse.ArgumentParser(prog="make bench-engine", description=__doc__)
-    parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"of {', '.join(known)}; all where left out")
+    parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"of {', '.join(matches())}; all where left out")
     parser.add_argument("--pairs", type=int, default=10, help=f"rounds, {LEAST_PAIRS} or more (10)")
     parser.add_argument("--out", type=Path, default=Path(".benchmarks/engine"), help="folder (.benchmarks/engine)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="time only contenders in whose name it is found")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="cuda: a single process on one GPU")
     given = parser.parse_args()
+    known = matches(given.device)
     if unknown := [name for name in given.layouts if name not in known]:
         parser.error(f"LAYOUTS: there is no {unknown[0]!r}; there are {', '.join(known)}")
     if given.pairs < LEAST_PAIRS:
@@ -45,21 +46,22 @@ def main() -> int:
         print("torch.compile is left out: it needs a C++ compiler, g++ or what CXX names")
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
-    results = _measured(wanted, given.pairs, file)
+    results = _measured(wanted, given.pairs, file, given.device)
     text = table(results)
     file.with_suffix(".md").write_text(text)
     print(f"\n{text}\nkept in {file} and {file.with_suffix('.md').name}")
     return 0 if all(gate.holds for result in results for gate in result.gates) else 1
 
 
-def _measured(wanted: list[Match], pairs: int, file: Path) -> list[Result]:
+def _measured(wanted: list[Match], pairs: int, file: Path, device: str) -> list[Result]:
     """All turns, each written down at once."""
     ranks = max(match.bound.ranks for match in wanted)
-    peaks = gemm_peaks(ranks)
-    print(f"{machine()}; GEMM peak of a thread {mean(peaks) / 1e9:.0f} GFLOP/s", flush=True)
+    peaks = gemm_peaks(ranks, device)
+    where = machine() if device == "cpu" else f"{gpu_name()}, torch {libraries()['torch']}"
+    print(f"{where}; GEMM peak of a rank {mean(peaks) / 1e9:.0f} GFLOP/s", flush=True)
     single = _single_process(file.with_name("single.json"), WARMUP + pairs)
     setting = {
-        "machine": machine(),
+        "machine": where,
         "revision": revision(),
         "libraries": libraries(),
         "model": dict(GPT),

@@ -21,6 +21,7 @@ class Suites:
     """The suite by one of its schedules."""
 
     point: Point
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -30,7 +31,7 @@ class Suites:
     @property
     def entry(self) -> Entry:
         """Its ranks."""
-        return Entry(self.name, self.point.parallel.ranks, suites_step, (self.point,))
+        return Entry(self.name, self.point.parallel.ranks, suites_step, (self.point, self.device))
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Match:
         """Plain torch, one process a rank as far as there are cores, each by itself with its part of the batch."""
         processes = min(self.suite[0].point.parallel.ranks, cores())
         share = BATCH // processes
-        return Entry(PAIR, processes, peers_step_alone, (point((1, 1, 1), share, batch=share),))
+        alone = point((1, 1, 1), share, batch=share)
+        return Entry(PAIR, processes, peers_step_alone, (alone, self.suite[0].device))
 
     def only(self, pattern: str) -> "Match":
         """The same of those whose names the pattern is found in."""
@@ -91,9 +93,9 @@ def peers_step(at: Point, recipe: Recipe) -> Step:
     return lambda iteration: (step.run(iteration), {})
 
 
-def peers_step_alone(at: Point) -> Step:
+def peers_step_alone(at: Point, device: str = "cpu") -> Step:
     """The same for a process that works by itself, whatever other processes there are."""
-    return peers_step(at, Recipe())
+    return peers_step(at, Recipe(device=device))
 
 
 def _described(at: Point, schedule: str, split: tuple[float, ...] | None) -> str:
@@ -109,9 +111,10 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
-def matches() -> dict[str, Match]:
-    """All of them by name; what is to be compiled only where there is a compiler."""
-    return {match.name: match for match in (*_pipelines(), *_others())}
+def matches(device: str = "cpu") -> dict[str, Match]:
+    """All of them by name, on one GPU ("cuda") the single process; compiled only where there is a compiler."""
+    several = (*_pipelines(), *_others()) if device == "cpu" else ()
+    return {match.name: match for match in (*several, _single(device))}
 
 
 # The logits weigh 1.2 layers, a layer's attention 0.4 of it: so split, the ranks have alike, as far as halves allow.
@@ -149,8 +152,13 @@ def _others() -> list[Match]:
         Match("t2d2", _suites((2, 1, 2), (4,)), _peers((2, 1, 2), (4,), Recipe(), *compiled), 1.0),
         Match("p2d2", _piped((1, 2, 2), 1), _piped_peers((1, 2, 2), 1, False), 1.0),
         Match("t2p2d2", _piped((2, 2, 2), 1), _piped_peers((2, 2, 2), 1, has_compiler()), 1.0),
-        Match("single", _suites((1, 1, 1), (8, 1)), _peers((1, 1, 1), (8, 1), Recipe(), *compiled), 1.0),
     ]
+
+
+def _single(device: str) -> Match:
+    recipes = [Recipe(device=device), *([Recipe(compiled=True, device=device)] if has_compiler() else [])]
+    suite = tuple(replace(one, device=device) for one in _suites((1, 1, 1), (8, 1)))
+    return Match("single", suite, _peers((1, 1, 1), (8, 1), *recipes), 1.0)
 
 
 def _suites(layout: Layout, microbatches: tuple[int, ...]) -> tuple[Suites, ...]:

@@ -78,7 +78,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[b, s] -> [b, s, h]."""
-        return self.word(tokens) + self.position(torch.arange(tokens.shape[1]))
+        return self.word(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
 
 class Gpt(nn.Module):

@@ -29,12 +29,12 @@ class Moments(Board):
         self.began[phase] = perf_counter()
 
 
-def suites_step(point: Point) -> Step:
+def suites_step(point: Point, device: str) -> Step:
     """This rank's step; it says where the iteration went, see `split_of`, and how long each of its actions took."""
     schedule = generate(point.schedule, point.parallel.pipeline, point.microbatches)
-    topology = build_topology(point.parallel, "cpu", schedule.placement)
+    topology = build_topology(point.parallel, device, schedule.placement)
     moments = _moments(dist.get_rank() if dist.is_initialized() else 0)
-    step = TrainingStep(point, prove(schedule).lowered, topology, torch.device("cpu"), moments)
+    step = TrainingStep(point, prove(schedule).lowered, topology, torch.device(device), moments)
 
     def run(iteration: int) -> tuple[float, dict[str, Any]]:
         begun = perf_counter()

@@ -78,19 +78,31 @@ def _timed(setup: Callable[..., Step], *arguments: Any) -> Callable[[], tuple[An
             dist.barrier()
         begun = perf_counter()
         loss, said = step(next(numbers))
+        if torch.cuda.is_initialized():  # what was launched on a GPU belongs to the iteration
+            torch.cuda.synchronize()
         return begun, perf_counter(), process_time() - own, loss, said
 
     return work
 
 
-def gemm_peaks(ranks: int) -> list[float]:
-    """FLOP/s of the best matrix products in fp32 of so many ranks at once, each with one thread."""
-    with crew(ranks, _peak) as work:
+def gemm_peaks(ranks: int, device: str) -> list[float]:
+    """FLOP/s of the best matrix products in fp32 of so many ranks at once, each with one thread or the one GPU."""
+    with crew(ranks, _peak, device) as work:
         return work()
 
 
-def _peak() -> Callable[[], float]:
-    return lambda: measured_peak(torch.float32, torch.device("cpu"))
+def _peak(device: str) -> Callable[[], float]:
+    return lambda: measured_peak(torch.float32, torch.device(device))
+
+
+def gpu_name() -> str:
+    """The GPU in words, asked for in a process of its own: one that has used a GPU can start no ranks that do."""
+    with crew(1, _gpu_name) as work:
+        return work()[0]
+
+
+def _gpu_name() -> Callable[[], str]:
+    return torch.cuda.get_device_name
 
 
 def losses(setup: Callable[..., Step], arguments: tuple[Any, ...], iterations: int) -> list[float]:
